@@ -4,6 +4,7 @@ Every panel has the queries on its rows and the keys on its columns, on a scale 
 return a figure and leave matplotlib's global state alone: no pyplot figure is opened, no setting is changed.
 """
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -94,8 +95,8 @@ def compare(
     """Draw what a mistake gives beside what is right, one row per head.
 
     Args:
-        wrong: (h, Lq, Lk) or (1, h, Lq, Lk), any numbers at all: NaN is drawn grey, and a value outside 0 to 1
-            gets the colour of the nearer end.
+        wrong: (h, Lq, Lk) or (1, h, Lq, Lk), any numbers at all: NaN is drawn grey, and a value outside
+            0 to 1 gets the colour of the nearer end.
         right: of the same shape, probabilities over the keys.
         tokens, key_tokens: as for `heads`.
         titles: what the two columns are called.
@@ -106,7 +107,7 @@ def compare(
     wrong_batch, right_batch = _as_batch(wrong), _as_batch(right)
     if wrong_batch.shape != right_batch.shape or len(right_batch) != 1:
         raise ValueError(
-            f"wrong has shape {np.shape(wrong)} and right {np.shape(right)}; both have to be (h, Lq, Lk)"
+            f"wrong has shape {wrong_batch.shape[1:]} and right {right_batch.shape[1:]}; both have to be (h, Lq, Lk)"
         )
     _check_probabilities(right_batch)
     ((queries, keys),) = _label_batch(right_batch.shape, tokens, key_tokens)
@@ -157,7 +158,9 @@ def _as_array(weights: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"weights is a {type(weights).__name__} that is no array of numbers: {error}") from error
+        raise TypeError(
+            f"weights is a {type(weights).__name__} that is no array of numbers: {error}"
+        ) from error
 
 
 def _as_batch(weights: Weights) -> NDArray[np.float64]:
@@ -189,8 +192,8 @@ def _check_probabilities(weights: NDArray[np.float64]) -> None:
     if wrong.any():
         at = tuple(map(int, np.argwhere(wrong)[0]))
         raise ValueError(
-            f"weights{list(at)} sums to {sums[at]:.4g} over the keys; every query's weights sum to 1, or to 0 "
-            "where all its keys are masked. A softmax over another axis, or weights under dropout (call "
+            f"weights{list(at)} sums to {sums[at]:.4g} over the keys; every query's weights sum to 1, or to "
+            "0 where all its keys are masked. A softmax over another axis, or weights under dropout (call "
             ".eval() on the layer)?"
         )
 
@@ -225,6 +228,15 @@ def _labels(name: str, tokens: Tokens | Sequence[Tokens] | None, B: int, L: int)
 # ---------------------------------------------------------------- drawing
 
 
+class _NotebookFigure(Figure):
+    """A figure that a notebook shows although pyplot, which would see to it, has never heard of it."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
+
+
 @dataclass(frozen=True)
 class _Panel:
     title: str
@@ -242,7 +254,7 @@ def _draw(rows: list[list[_Panel]], inches: float | None = None) -> Figure:
     Lq, Lk = rows[0][0].weights.shape
     size = inches or _panel_inches(max(Lq, Lk))
     width, height = size * Lk / max(Lq, Lk), size * Lq / max(Lq, Lk)
-    figure = Figure(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
+    figure = _NotebookFigure(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for r, row in enumerate(axes):
         for c, ax in enumerate(row):
