@@ -1,7 +1,7 @@
 """Write the project's public address and version wherever they have to stand: `make links`.
 
-The address is `[project.urls] Repository` in pyproject.toml. It goes into the Colab badge and set-up cell
-of every notebook, and into every link to the project in the documents. All else stays as it is, byte for byte.
+The address is `[project.urls] Repository` in pyproject.toml. It goes into the Colab badge and set-up cell of
+every notebook, and into every link to the project in the documents. All else stays as it is, byte for byte.
 """
 
 import json

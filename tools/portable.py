@@ -1,0 +1,66 @@
+"""Run the notebooks as other processors would run them: `make portable`.
+
+A number printed at four decimals can fall on either side of a rounding edge, depending on how many threads
+add it up and how wide the processor's vectors are. Here nbval compares every stored output with what older
+processors would compute. Where a cell moves, mend the cell; never the comparison.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from numpy._core._multiarray_umath import __cpu_dispatch__
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The caps of torch's own kernels, oneDNN, MKL and numpy's OpenBLAS. A library that is not in use, as MKL is
+# not on Arm, ignores its own.
+PROCESSORS = {
+    "one thread, AVX2 at most": {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",  # MKL obeys it on Intel only; elsewhere it uses AVX2 anyway
+        "OPENBLAS_CORETYPE": "Haswell",
+    },
+    "two threads, no AVX": {
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "2",
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_CBWR": "COMPATIBLE",  # the one path of MKL that is the same on every processor
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__),
+    },
+}
+
+SHOW = """\
+import torch
+capability = torch.backends.cpu.get_cpu_capability()
+print(f"torch {torch.__version__}, vector instructions: {capability}, threads: {torch.get_num_threads()}")
+"""
+
+
+def compare(caps: dict[str, str], arguments: list[str]) -> int:
+    """Run nbval under `caps` and return pytest's exit code."""
+    environment = os.environ | caps
+    subprocess.run([sys.executable, "-c", SHOW], env=environment, cwd=ROOT, check=True)
+    pytest = [sys.executable, "-m", "pytest", "--quiet", "-n2", "--dist=loadfile", *arguments]
+    return subprocess.run(pytest, env=environment, cwd=ROOT, check=False).returncode
+
+
+def main() -> int:
+    failed = []
+    for name, caps in PROCESSORS.items():
+        print(f"\nThe notebooks with {name}:", flush=True)
+        if compare(caps, sys.argv[1:] or ["notebooks"]):
+            failed.append(name)
+    if failed:
+        print(f"\nA stored output does not hold with {' nor with '.join(failed)}.", file=sys.stderr)
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
