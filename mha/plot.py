@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from mha._validate import check_size
+
 Weights: TypeAlias = Tensor | ArrayLike
 Tokens: TypeAlias = Sequence[str]
 
@@ -32,6 +34,7 @@ def heads(
     tokens: Tokens | Sequence[Tokens] | None = None,
     key_tokens: Tokens | Sequence[Tokens] | None = None,
     *,
+    titles: Sequence[str] | None = None,
     columns: int | None = None,
 ) -> Figure:
     """Draw one heatmap per head.
@@ -40,6 +43,7 @@ def heads(
         weights: (h, Lq, Lk), or (B, h, Lq, Lk) with each example on rows of its own.
         tokens: the Lq query tokens, for all examples or one list per example; positions are shown without.
         key_tokens: the Lk key tokens likewise; `tokens` again where Lq = Lk.
+        titles: what the h heads are called; "Head 0", "Head 1" … unless given.
         columns: panels in a row, at most 4 unless given.
 
     Returns:
@@ -47,16 +51,15 @@ def heads(
 
     Raises:
         TypeError, ValueError: if the weights have another number of axes or are not probabilities over the
-            keys, or if the tokens do not match their lengths.
+            keys, or if the tokens or titles do not match their lengths.
     """
-    batch = _as_batch(weights)
-    _check_probabilities(batch)
-    labels = _label_batch(batch.shape, tokens, key_tokens)
-    panels = []
-    for b, ((queries, keys), example) in enumerate(zip(labels, batch, strict=True)):
-        name = f"Example {b}, head" if len(batch) > 1 else "Head"
-        panels.append([_Panel(f"{name} {i}", head, queries, keys) for i, head in enumerate(example)])
-    return _draw(_wrap(panels, columns or min(4, batch.shape[1])))
+    if columns is not None:
+        check_size("columns", columns)
+    blocks = [
+        [_Panel(name, head, queries, keys) for name, head in named]
+        for queries, keys, named in _examples(weights, tokens, key_tokens, titles)
+    ]
+    return _draw(_wrap(blocks, columns or min(4, len(blocks[0]))))
 
 
 def layers(
@@ -107,7 +110,8 @@ def compare(
     wrong_batch, right_batch = _as_batch(wrong), _as_batch(right)
     if wrong_batch.shape != right_batch.shape or len(right_batch) != 1:
         raise ValueError(
-            f"wrong has shape {wrong_batch.shape[1:]} and right {right_batch.shape[1:]}; both have to be (h, Lq, Lk)"
+            f"wrong has shape {wrong_batch.shape[1:]} and right {right_batch.shape[1:]}; both have to be "
+            "one (h, Lq, Lk)"
         )
     _check_probabilities(right_batch)
     ((queries, keys),) = _label_batch(right_batch.shape, tokens, key_tokens)
@@ -122,19 +126,17 @@ def summary(
     weights: Weights,
     tokens: Tokens | Sequence[Tokens] | None = None,
     key_tokens: Tokens | Sequence[Tokens] | None = None,
+    *,
+    titles: Sequence[str] | None = None,
 ) -> str:
     """Say in words what `heads` draws: for each head and query, the key it looks at most, and how much.
 
     Args and errors are those of `heads`. A query with all its keys masked looks at nothing.
     """
-    batch = _as_batch(weights)
-    _check_probabilities(batch)
     lines = []
-    labels = _label_batch(batch.shape, tokens, key_tokens)
-    for b, ((queries, keys), example) in enumerate(zip(labels, batch, strict=True)):
-        for i, head in enumerate(example):
-            lines.append(f"Example {b}, head {i}" if len(batch) > 1 else f"Head {i}")
-            lines += _say_rows(head, queries, keys)
+    for queries, keys, named in _examples(weights, tokens, key_tokens, titles):
+        for name, head in named:
+            lines += [name, *_say_rows(head, queries, keys)]
     return "\n".join(lines)
 
 
@@ -196,6 +198,25 @@ def _check_probabilities(weights: NDArray[np.float64]) -> None:
             "0 where all its keys are masked. A softmax over another axis, or weights under dropout (call "
             ".eval() on the layer)?"
         )
+
+
+def _examples(
+    weights: Weights,
+    tokens: Tokens | Sequence[Tokens] | None,
+    key_tokens: Tokens | Sequence[Tokens] | None,
+    titles: Sequence[str] | None,
+) -> Iterator[tuple[Tokens, Tokens, list[tuple[str, NDArray[np.float64]]]]]:
+    """Yield each example's query tokens, key tokens and named heads, all of them checked first."""
+    batch = _as_batch(weights)
+    _check_probabilities(batch)
+    if titles is not None and (isinstance(titles, str) or len(titles) != batch.shape[1]):
+        raise ValueError(f"titles is {titles!r}; it has to be a list of {batch.shape[1]}, one per head")
+    labels = _label_batch(batch.shape, tokens, key_tokens)
+    for b, ((queries, keys), example) in enumerate(zip(labels, batch, strict=True)):
+        names = titles or [f"Head {i}" for i in range(len(example))]
+        if len(batch) > 1:
+            names = [f"Example {b}, {name[0].lower()}{name[1:]}" for name in names]
+        yield queries, keys, list(zip(names, example, strict=True))
 
 
 def _label_batch(

@@ -101,6 +101,27 @@ def test_each_example_of_a_batch_has_its_own_rows_and_tokens():
     assert ticks(shown[2].yaxis) == ["d", "e", "f"]
 
 
+def test_heads_can_be_called_by_name():
+    weights = torch.eye(2).repeat(2, 2, 1, 1)
+    titles = ["Layer 3, head 1", "Layer 5, head 11"]
+    shown = panels(plot.heads(weights[0], titles=titles))
+    assert [ax.get_title() for ax in shown] == titles
+    assert panels(plot.heads(weights, titles=titles))[3].get_title() == "Example 1, layer 5, head 11"
+    assert plot.summary(weights[0], titles=titles).splitlines()[3] == "Layer 5, head 11"
+
+
+@pytest.mark.parametrize("titles", [["one"], "ab"])
+def test_titles_that_do_not_fit_are_refused(titles):
+    with pytest.raises(ValueError, match="titles is .*; it has to be a list of 2, one per head"):
+        plot.heads(torch.eye(2).repeat(2, 1, 1), titles=titles)
+
+
+@pytest.mark.parametrize("columns, error", [(0, ValueError), (1.5, TypeError)])
+def test_columns_that_are_no_number_of_columns_are_refused(columns, error):
+    with pytest.raises(error, match=f"columns={columns}"):
+        plot.heads(torch.eye(2)[None], columns=columns)
+
+
 def test_layers_have_a_row_each_and_heads_a_column():
     weights = probabilities(2, 3, 4, 4)
     for given in (weights, list(weights)):
