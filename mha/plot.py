@@ -93,7 +93,8 @@ def compare(
     tokens: Tokens | None = None,
     key_tokens: Tokens | None = None,
     *,
-    titles: tuple[str, str] = ("wrong", "right"),
+    titles: Sequence[str] | None = None,
+    sides: tuple[str, str] = ("wrong", "right"),
 ) -> Figure:
     """Draw what a mistake gives beside what is right, one row per head.
 
@@ -101,24 +102,22 @@ def compare(
         wrong: (h, Lq, Lk) or (1, h, Lq, Lk), any numbers at all: NaN is drawn grey, and a value outside
             0 to 1 gets the colour of the nearer end.
         right: of the same shape, probabilities over the keys.
-        tokens, key_tokens: as for `heads`.
-        titles: what the two columns are called.
+        tokens, key_tokens, titles: as for `heads`.
+        sides: what the left and the right column are called.
 
     Raises:
         TypeError, ValueError: as for `heads`; also if the two shapes differ.
     """
-    wrong_batch, right_batch = _as_batch(wrong), _as_batch(right)
-    if wrong_batch.shape != right_batch.shape or len(right_batch) != 1:
+    left, shape = _as_batch(wrong), _as_batch(right).shape
+    if left.shape != shape or shape[0] != 1:
         raise ValueError(
-            f"wrong has shape {wrong_batch.shape[1:]} and right {right_batch.shape[1:]}; both have to be "
-            "one (h, Lq, Lk)"
+            f"wrong has shape {left.shape} and right {shape}; both have to be one and the same (h, Lq, Lk)"
         )
-    _check_probabilities(right_batch)
-    ((queries, keys),) = _label_batch(right_batch.shape, tokens, key_tokens)
-    rows = [
-        [_Panel(f"Head {i}, {title}", head, queries, keys) for title, head in zip(titles, pair, strict=True)]
-        for i, pair in enumerate(zip(wrong_batch[0], right_batch[0], strict=True))
-    ]
+    ((queries, keys, named),) = _examples(right, tokens, key_tokens, titles)
+    rows = []
+    for wrong_head, (name, right_head) in zip(left[0], named, strict=True):
+        pair = zip(sides, (wrong_head, right_head), strict=True)
+        rows.append([_Panel(f"{name}, {side}", head, queries, keys) for side, head in pair])
     return _draw(rows)
 
 
@@ -249,7 +248,7 @@ def _labels(name: str, tokens: Tokens | Sequence[Tokens] | None, B: int, L: int)
 # ---------------------------------------------------------------- drawing
 
 
-class _NotebookFigure(Figure):
+class Heatmaps(Figure):
     """A figure that a notebook shows although pyplot, which would see to it, has never heard of it."""
 
     def _repr_png_(self) -> bytes:
@@ -275,7 +274,7 @@ def _draw(rows: list[list[_Panel]], inches: float | None = None) -> Figure:
     Lq, Lk = rows[0][0].weights.shape
     size = inches or _panel_inches(max(Lq, Lk))
     width, height = size * Lk / max(Lq, Lk), size * Lq / max(Lq, Lk)
-    figure = _NotebookFigure(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
+    figure = Heatmaps(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for r, row in enumerate(axes):
         for c, ax in enumerate(row):

@@ -142,6 +142,12 @@ def test_wrong_stands_beside_right_head_by_head():
     np.testing.assert_allclose(drawn(shown[3]), right[1], rtol=1e-6)
 
 
+def test_both_sides_and_the_heads_can_be_called_by_name():
+    right = probabilities(1, 3, 3)
+    shown = panels(plot.compare(right, right, titles=["Layer 0, head 2"], sides=("no scale", "scaled")))
+    assert [ax.get_title() for ax in shown] == ["Layer 0, head 2, no scale", "Layer 0, head 2, scaled"]
+
+
 def test_a_nan_in_the_wrong_one_is_written_out():
     right = torch.full((1, 2, 2), 0.5)
     wrong = torch.tensor([[[0.5, 0.5], [torch.nan, torch.nan]]])
@@ -255,7 +261,7 @@ def test_key_tokens_that_do_not_fit_are_refused():
 
 
 def test_wrong_and_right_of_two_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"wrong has shape \(2, 3, 3\) and right \(1, 3, 3\)"):
+    with pytest.raises(ValueError, match=r"wrong has shape \(1, 2, 3, 3\) and right \(1, 1, 3, 3\)"):
         plot.compare(probabilities(2, 3, 3), probabilities(1, 3, 3))
 
 
