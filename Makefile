@@ -45,7 +45,7 @@ help: ## list what can be made
 
 .PHONY: lab
 lab: $(INSTALLED) ## open the course in JupyterLab
-	JUPYTER_PREFER_ENV_PATH=1 $(PY) -m jupyterlab $(LAB_FLAGS) notebooks/01_inputs.ipynb
+	JUPYTER_PREFER_ENV_PATH=1 $(PY) -m jupyterlab --ServerApp.root_dir=. $(LAB_FLAGS) notebooks/01_inputs.ipynb
 
 .PHONY: test
 test: lint ## prove the project: lint, unit tests, every stored output, also as other processors see it

@@ -5,17 +5,16 @@ the command line are packages that are installed beside the project's own depend
 """
 
 import sys
-import tomllib
 from collections.abc import Iterable
 from importlib.metadata import distribution
-from pathlib import Path
 
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).resolve().parents[1]
+from project import ROOT, requirements, settings
+
 OLDEST = (3, 11)  # a version that runs there has files for newer Pythons too, seldom the other way round
 
 HEADER = """\
@@ -60,8 +59,7 @@ def main() -> int:
             "constraints.txt has to hold on Python 3.11 too, so .venv has to be made with it", file=sys.stderr
         )
         return 1
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    versions = closure(sum(project["optional-dependencies"].values(), start=project["dependencies"]))
+    versions = closure(requirements(settings()))
     versions |= {name: distribution(name).version for name in sys.argv[1:]}
     lines = [f"{name}=={version}\n" for name, version in sorted(versions.items())]
     (ROOT / "constraints.txt").write_text(HEADER + "".join(lines), encoding="utf-8", newline="\n")

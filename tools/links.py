@@ -7,10 +7,9 @@ every notebook, and into every link to the project in the documents. All else st
 import json
 import re
 import sys
-import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from project import ROOT, notebooks, settings
 
 # The picture is our own: Colab's would be fetched from there whenever somebody opens a notebook.
 BADGE = "[![Open in Colab]({up}images/open-in-colab.svg)](https://{colab}/{owner}/{name}/blob/{tag}/{path})"
@@ -39,11 +38,11 @@ class Project:
     """The project at `root`, with the address and version that its pyproject.toml gives."""
 
     def __init__(self, root: Path = ROOT) -> None:
-        settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        project = settings(root)
         self.root = root
-        self.name: str = settings["name"]
-        self.tag = f"v{settings['version']}"
-        self.address: str = settings["urls"]["Repository"]
+        self.name: str = project["name"]
+        self.tag = f"v{project['version']}"
+        self.address: str = project["urls"]["Repository"]
         # Colab opens notebooks from GitHub only; the name is what a link in a document is known by.
         match = re.fullmatch(rf"https://github\.com/([\w.-]+)/{re.escape(self.name)}", self.address)
         if match is None:
@@ -52,8 +51,7 @@ class Project:
 
     def files(self) -> list[Path]:
         """Return every file that holds the address: the documents and the notebooks."""
-        found = sorted([*self.root.glob("*.md"), *(self.root / "notebooks").rglob("*.ipynb")])
-        return [path for path in found if ".ipynb_checkpoints" not in path.parts]
+        return sorted(self.root.glob("*.md")) + notebooks(self.root)
 
     def stamp(self, path: Path) -> str:
         """Return the text of the file at `path` with its links as they should be."""

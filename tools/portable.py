@@ -8,11 +8,10 @@ processors would compute. Where a cell moves, mend the cell; never the compariso
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from numpy._core._multiarray_umath import __cpu_dispatch__
 
-ROOT = Path(__file__).resolve().parents[1]
+from project import ROOT
 
 # The caps of torch's own kernels, oneDNN, MKL and numpy's OpenBLAS. A library that is not in use, as MKL is
 # not on Arm, ignores its own.

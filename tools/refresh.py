@@ -19,7 +19,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+from project import ROOT, notebooks
+
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE_INFO = {"name": "python"}
 CELL_TIMEOUT = 120  # seconds
@@ -32,15 +33,6 @@ class ThisPython(AsyncKernelManager):
     def kernel_spec(self) -> KernelSpec:
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
         return KernelSpec(argv=argv, **{key: KERNELSPEC[key] for key in ("display_name", "language")})
-
-
-def find(number: str = "", folder: Path = NOTEBOOKS) -> list[Path]:
-    """Return the notebooks under `folder`, those whose name starts with `number` if one is given."""
-    stored = (path for path in folder.rglob(f"{number}*.ipynb") if ".ipynb_checkpoints" not in path.parts)
-    found = sorted(stored)
-    if not found:
-        raise SystemExit(f"no notebook in {folder.name}/ has a name that starts with {number!r}")
-    return found
 
 
 def execute(notebook: NotebookNode, folder: Path) -> None:
@@ -121,11 +113,15 @@ def _text(cell: NotebookNode) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("number", nargs="?", default="", help="only notebooks whose name starts so, e.g. 03")
+    parser.add_argument("name", nargs="?", default="", help="only notebooks whose name starts so, e.g. 03")
+    name = parser.parse_args().name
+    chosen = [path for path in notebooks() if path.name.startswith(name)]
+    if not chosen:
+        parser.error(f"no notebook has a name that starts with {name!r}")
     with tempfile.TemporaryDirectory() as profile:
         os.environ["IPYTHONDIR"] = profile  # no start-up files or settings of the person who runs this
-        for path in find(parser.parse_args().number):
-            print(path.relative_to(NOTEBOOKS.parent).as_posix(), flush=True)
+        for path in chosen:
+            print(path.relative_to(ROOT).as_posix(), flush=True)
             try:
                 for line in refresh(path):
                     print(line)
