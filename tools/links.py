@@ -58,6 +58,16 @@ class Project:
         text = path.read_bytes().decode("utf-8")
         return self._stamp_notebook(path, text) if path.suffix == ".ipynb" else self._stamp_document(text)
 
+    def badge(self, where: Path) -> str:
+        """Return the source of the badge cell of the notebook at `where`, a path from the root."""
+        up = "../" * (len(where.parts) - 2)
+        names = {"owner": self.owner, "name": self.name, "tag": self.tag}
+        return BADGE.format(up=up, colab=COLAB, path=where.as_posix(), **names)
+
+    def setup(self) -> str:
+        """Return the source of the set-up cell, the same in every notebook."""
+        return SETUP.format(address=self.address, name=self.name, tag=self.tag)
+
     def stale(self) -> dict[Path, str]:
         """Return the files whose links are not as they should be, each with the text it should have."""
         stamped = {path: self.stamp(path) for path in self.files()}
@@ -74,13 +84,7 @@ class Project:
         notebook = json.loads(text)
         if _dumps(notebook) != text:
             raise LinkError(f"{where.as_posix()} is not stored as `make refresh` stores it; run that first")
-        up = "../" * (len(where.parts) - 2)
-        common = {"address": self.address, "owner": self.owner, "name": self.name, "tag": self.tag}
-        sources = {
-            "badge": BADGE.format(up=up, colab=COLAB, path=where.as_posix(), **common),
-            "setup": SETUP.format(**common),
-        }
-        for tag, source in sources.items():
+        for tag, source in {"badge": self.badge(where), "setup": self.setup()}.items():
             cells = [cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", [])]
             if len(cells) != 1:
                 raise LinkError(f"{where.as_posix()} has to have one cell tagged {tag!r}, not {len(cells)}")
