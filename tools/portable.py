@@ -6,6 +6,7 @@ processors would compute. Where a cell moves, mend the cell; never the compariso
 """
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -13,15 +14,14 @@ from numpy._core._multiarray_umath import __cpu_dispatch__
 
 from project import ROOT
 
-# The caps of torch's own kernels, oneDNN, MKL and numpy's OpenBLAS. A library that is not in use, as MKL is
-# not on Arm, ignores its own.
+# The caps of torch's own kernels, oneDNN, MKL, and numpy with its OpenBLAS: only x86 has any.
 PROCESSORS = {
     "one thread, AVX2 at most": {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "ATEN_CPU_CAPABILITY": "avx2",
         "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",  # MKL obeys it on Intel only; elsewhere it uses AVX2 anyway
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",  # MKL heeds it on Intel only
         "OPENBLAS_CORETYPE": "Haswell",
     },
     "two threads, no AVX": {
@@ -29,11 +29,13 @@ PROCESSORS = {
         "MKL_NUM_THREADS": "2",
         "ATEN_CPU_CAPABILITY": "default",
         "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "MKL_CBWR": "COMPATIBLE",  # the one path of MKL that is the same on every processor
+        "MKL_CBWR": "COMPATIBLE",  # the one path that MKL takes on every processor alike
         "OPENBLAS_CORETYPE": "Nehalem",
         "NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__),
     },
 }
+if platform.machine().lower() not in ("x86_64", "amd64"):
+    PROCESSORS = {"one thread": {"OMP_NUM_THREADS": "1"}}
 
 SHOW = """\
 import torch
