@@ -45,13 +45,12 @@ def padding_mask(lengths: Tensor | Sequence[int], max_len: int | None = None) ->
     Raises:
         TypeError, ValueError: for lengths that are not a row of integers from 0 to max_len.
     """
-    lengths = torch.as_tensor(lengths)
-    check_tensor("lengths", lengths, axes=("B",), floating=False)
+    lengths = _as_integers(lengths)
     if max_len is None:
         max_len = int(lengths.max()) if lengths.numel() else 0
     else:
         check_size("max_len", max_len)
-    if not torch.compiler.is_compiling() and ((lengths < 0) | (lengths > max_len)).any():
+    if _has_values(lengths) and ((lengths < 0) | (lengths > max_len)).any():
         raise ValueError(f"lengths={lengths.tolist()}: each has to lie between 0 and max_len={max_len}")
     steps = torch.arange(max_len, device=lengths.device)
     return (steps < lengths[:, None])[:, None, None, :]  # (B, 1, 1, Lk)
@@ -73,7 +72,7 @@ def may_attend(mask: Tensor, shape: Sequence[int], device: torch.device) -> Tens
         ValueError: if it does not broadcast, would broadcast by accident, is additive, or lies elsewhere.
     """
     if not isinstance(mask, Tensor):
-        raise TypeError(f"mask is {_typename(mask)}; it has to be a tensor")
+        raise TypeError(f"mask is a {type(mask).__name__}; it has to be a tensor")
     if mask.device != device:
         raise ValueError(f"mask is on {mask.device} and the scores on {device}: move it with mask.to(...)")
     _check_broadcast(mask, tuple(shape))
@@ -83,8 +82,18 @@ def may_attend(mask: Tensor, shape: Sequence[int], device: torch.device) -> Tens
     return torch.atleast_2d(mask)
 
 
-def _typename(x: object) -> str:
-    return f"a {type(x).__name__}"
+def _has_values(x: Tensor) -> bool:
+    # There are none to ask for while a graph is traced, nor on the device that holds shapes alone.
+    return not (torch.compiler.is_compiling() or x.is_meta)
+
+
+def _as_integers(lengths: object) -> Tensor:
+    try:
+        row = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"lengths={lengths!r} has to be a row of integers, (B,)") from error
+    check_tensor("lengths", row, axes=("B",), floating=False)
+    return row.long()
 
 
 def _check_broadcast(mask: Tensor, shape: tuple[int, ...]) -> None:
@@ -96,7 +105,7 @@ def _check_broadcast(mask: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(wanted + hint)
     # B = aligned[0] fits both readings, by accident in one of them. Only the causal mask is let through: it
     # is made for no batch in particular.
-    if batch_first and aligned[0] == shape[0] and not _is_causal(mask):
+    if batch_first and aligned[0] == shape[0] and not _is_causal(mask, shape):
         axis = "query" if mask.ndim == 2 else "head"
         raise ValueError(
             f"mask has shape {tuple(mask.shape)}, and there are as many examples as entries on the {axis} "
@@ -110,21 +119,22 @@ def _with_batch_axis(mask: Tensor, shape: tuple[int, ...]) -> str:
     return f"write mask[{', '.join([':', *gaps])}]: {(mask.size(0), *[1] * len(gaps), *mask.shape[1:])}"
 
 
-def _is_causal(mask: Tensor) -> bool:
-    if torch.compiler.is_compiling():
-        return True  # a value cannot be asked for while a graph is traced
-    return mask.ndim == 2 and torch.equal(mask != 0, causal_mask(*mask.shape).to(mask.device))
+def _is_causal(mask: Tensor, shape: tuple[int, ...]) -> bool:
+    if mask.shape != shape[-2:]:
+        return False
+    # Where no value can be seen, it gets the benefit of the doubt.
+    return not _has_values(mask) or torch.equal(mask != 0, causal_mask(*mask.shape).to(mask.device))
 
 
 def _check_values(mask: Tensor) -> None:
     if mask.is_complex():
         raise TypeError(f"mask has dtype {mask.dtype}; it has to be bool, or hold 0 and 1")
-    if torch.compiler.is_compiling():
-        return  # as above
+    if not (_has_values(mask) and mask.dtype.is_signed):
+        return
     additive = ((mask != 0) & (mask != 1)) if mask.is_floating_point() else mask < 0
     if additive.any():
         value = mask[additive][0].item()
         raise ValueError(
             f"mask holds {value}, so it looks like one that is added to the scores; here True or 1 means "
-            "may attend. Convert it: mask == 0 for an additive mask of 0 and -inf (or a large negative number)"
+            "may attend. Convert it: mask == 0 for an additive mask of 0 and -inf (or a large negative one)"
         )
