@@ -3,16 +3,18 @@
 Only shapes, types and devices are looked at, never values, so that a layer can still be traced.
 """
 
+from numbers import Integral, Real
+
 import torch
 from torch import Tensor, nn
 
 
 def check_size(name: str, value: object) -> None:
     """Raise unless `value` is an integer of at least 1."""
-    if isinstance(value, bool) or not (hasattr(value, "__index__") or isinstance(value, torch.SymInt)):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it has to be an integer")
     if isinstance(value, Tensor):
         raise TypeError(f"{name} is a tensor; it has to be an integer: {name}.item()")
+    if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it has to be an integer")
     if value < 1:
         raise ValueError(f"{name}={value} has to be at least 1")
 
@@ -26,7 +28,7 @@ def check_divisible(d_model: int, num_heads: int) -> None:
 
 def check_probability(name: str, value: object) -> None:
     """Raise unless `value` is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it has to be a number")
     if not 0 <= value <= 1:
         raise ValueError(f"{name}={value} has to lie between 0 and 1")
@@ -62,13 +64,14 @@ def check_heads(Q: object, K: object, V: object) -> None:
     for name, x in (("K", K), ("V", V)):
         if x.shape[:-2] != Q.shape[:-2]:
             raise ValueError(
-                f"Q has shape {tuple(Q.shape)} and {name} {tuple(x.shape)}; all but the last two axes have to agree"
+                f"Q has shape {tuple(Q.shape)} and {name} {tuple(x.shape)}; "
+                "all but the last two axes have to agree"
             )
     _check_together(Q, K, V)
 
 
 def check_sequences(Q: object, K: object, V: object, weight: Tensor) -> None:
-    """Raise unless Q, K, V are (B, L, d_model) for a layer whose projections have `weight` (d_model, d_model)."""
+    """Raise unless Q, K, V are (B, L, d_model) for the layer whose W_q has this `weight`."""
     d_model = weight.size(1)
     for name, x in (("Q", Q), ("K", K), ("V", V)):
         check_tensor(name, x, axes=("B", "L", "d_model"), floating=True)
@@ -110,7 +113,15 @@ def _check_together(Q: Tensor, K: Tensor, V: Tensor) -> None:
 
 def _check_same(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
     if x.device != other.device:
-        raise ValueError(f"{name} is on {x.device} and {other_name} on {other.device}; move them to one device")
-    # Autocast brings the two to one dtype by itself.
-    if x.dtype != other.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(
+            f"{name} is on {x.device} and {other_name} on {other.device}; move them to one device"
+        )
+    if x.dtype != other.dtype and not _autocast_unites(x, other):
         raise ValueError(f"{name} has dtype {x.dtype} and {other_name} {other.dtype}; they have to agree")
+
+
+def _autocast_unites(x: Tensor, other: Tensor) -> bool:
+    """Whether autocast will bring the two to one dtype by itself; it leaves float64 alone."""
+    kind = x.device.type
+    enabled = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return enabled and torch.float64 not in (x.dtype, other.dtype)

@@ -108,15 +108,13 @@ class MultiHeadAttention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2.
     """
 
-    def __init__(
-        self, d_model: int, num_heads: int, *, bias: bool = False, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, num_heads: int, *, bias: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         check_size("d_model", d_model)
         check_divisible(d_model, num_heads)
         check_probability("dropout", dropout)
-        self.d_model, self.num_heads = d_model, num_heads
-        self.d_k = d_model // num_heads
+        self.d_model, self.num_heads = int(d_model), int(num_heads)
+        self.d_k = self.d_model // self.num_heads
         self.W_q = nn.Linear(d_model, d_model, bias=bias)
         self.W_k = nn.Linear(d_model, d_model, bias=bias)
         self.W_v = nn.Linear(d_model, d_model, bias=bias)
@@ -194,4 +192,5 @@ class MultiHeadAttention(nn.Module):
         return made.train(layer.training)
 
     def extra_repr(self) -> str:
+        """Name the sizes when the layer is printed."""
         return f"d_model={self.d_model}, num_heads={self.num_heads}"
