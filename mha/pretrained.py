@@ -94,7 +94,6 @@ class TextEncoder(BertEncoder):
         """
         rows = []
         for name, one in _by_name(text).items():
-            # One by one: encode_batch leaves threads behind, and with them a warning at the next fork.
             rows.append(self.tokenizer.encode(one).ids)
             length, most = len(rows[-1]), self.max_length
             if length > most:
@@ -141,8 +140,8 @@ class TextEncoder(BertEncoder):
         mask = padding_mask(lengths)  # (B, 1, 1, L)
         output, _ = self(ids, mask, need_weights=False)  # (B, L, d_model)
         padding = ~mask[:, 0, 0, :, None]  # (B, L, 1)
-        mean = output.masked_fill(padding, 0.0).sum(dim=1) / lengths[:, None]  # (B, d_model)
-        vectors = F.normalize(mean, dim=-1)
+        # The mean over real tokens has the direction of their sum, and only the direction is wanted.
+        vectors = F.normalize(output.masked_fill(padding, 0.0).sum(dim=1), dim=-1)  # (B, d_model)
         return vectors[0] if isinstance(text, str) else vectors
 
 

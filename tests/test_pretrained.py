@@ -193,8 +193,8 @@ def test_bfloat16_reads_the_same_within_its_precision(model):
     other = deepcopy(model).bfloat16()
     reading, embedding = other.read(TIRED), other.embed(TIRED)
     assert reading.weights.dtype == reading.output.dtype == embedding.dtype == torch.bfloat16
-    torch.testing.assert_close(reading.weights.float(), model.read(TIRED).weights, rtol=0, atol=0.1)
-    assert embedding.float() @ model.embed(TIRED) > 0.999
+    torch.testing.assert_close(reading.weights.float(), model.read(TIRED).weights, rtol=0, atol=0.03)
+    assert torch.cosine_similarity(embedding.float(), model.embed(TIRED), dim=0) > 0.999
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -296,7 +296,7 @@ def test_a_missing_tensor_of_another_model_is_named(other):
 
 
 QUIET = """
-import os, sys
+import sys
 read = []
 sys.addaudithook(lambda event, arguments: read.append((event, str(arguments[:1]))))
 from mha import pretrained
@@ -313,11 +313,6 @@ pretrained.load().read(["one", "two words"])
 assert opened()
 assert not {"huggingface_hub", "all_minilm_l6_v2"} & set(sys.modules)
 assert not any(event.startswith("socket.") or event == "pickle.find_class" for event, _ in read)
-if hasattr(os, "fork"):
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
 """
 
 
