@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 import links
 import refresh
-from project import ROOT, notebooks
+from project import ROOT
 
 PROJECT = links.Project()
 ALONE = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
@@ -84,11 +84,13 @@ def printed(cell: NotebookNode) -> str:
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+# nbval runs the cells of all of them, and the first cell is the same in all: here one that needs torch alone,
+# and the one that needs the tokenizer and the weights too.
+@pytest.mark.parametrize("name", ["01_inputs", "13_pretrained_heads"])
 def test_a_notebook_alone_runs_to_the_end_on_the_package_it_fetched(
-    path: Path, published: Path, tmp_path: Path
+    name: str, published: Path, tmp_path: Path
 ) -> None:
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     setup = next(cell for cell in notebook.cells if "setup" in cell.metadata.get("tags", ()))
     again = nb.new_code_cell(setup.source)
     where = nb.new_code_cell("import mha\n\nprint(mha.__file__)")

@@ -24,8 +24,8 @@ from pathlib import Path
 if importlib.util.find_spec("mha") is None:  # on Colab: fetch the course; elsewhere this does nothing
     address, tag = "{address}", "{tag}"
     folder = Path(f"{name}-{{tag}}").resolve()
-    clone = ["git", "clone", "--quiet", "--depth=1", "--branch", tag, address, str(folder)]
-    if not folder.exists() and subprocess.call(clone) != 0:
+    clone = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1", "--branch", tag]
+    if not folder.exists() and subprocess.call([*clone, address, str(folder)]) != 0:
         raise RuntimeError(f"Could not fetch {{address}}: check the network, then run this cell again")
     sys.path.insert(0, str(folder))"""
 
