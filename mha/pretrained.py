@@ -19,7 +19,7 @@ from mha.bert import BertEncoder, load_bert_layer
 from mha.masks import padding_mask
 from mha.weight_files import read_folder, read_minilm
 
-__all__ = ["BertEncoder", "Reading", "TextEncoder", "from_folder", "load", "load_bert_layer"]
+__all__ = ["BertEncoder", "Reading", "TextEncoder", "from_folder", "load", "load_bert_layer", "state_dict"]
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> "TextEncoder":
@@ -33,6 +33,14 @@ def load(folder: str | os.PathLike[str] | None = None) -> "TextEncoder":
             should be, or cannot be fetched; the message says what to do.
     """
     return _text_encoder(read_minilm(folder))
+
+
+def state_dict(folder: str | os.PathLike[str] | None = None) -> dict[str, Tensor]:
+    """Read the weights of all-MiniLM-L6-v2 as they are, under the names that their file gives them.
+
+    `load` puts them into an encoder. They come from where it finds them, and its errors are raised.
+    """
+    return _tensors(read_minilm(folder))
 
 
 def from_folder(folder: str | os.PathLike[str]) -> "TextEncoder":
@@ -155,13 +163,17 @@ def _by_name(text: object) -> dict[str, str]:
     return texts
 
 
-def _text_encoder(files: dict[str, bytes]) -> TextEncoder:
+def _tensors(files: dict[str, bytes]) -> dict[str, Tensor]:
     from safetensors.torch import load as load_safetensors
 
+    return _parse("model.safetensors", load_safetensors, files["model.safetensors"])
+
+
+def _text_encoder(files: dict[str, bytes]) -> TextEncoder:
     config = _parse("config.json", json.loads, files["config.json"])
     _check_config(config)
     return TextEncoder(
-        _parse("model.safetensors", load_safetensors, files["model.safetensors"]),
+        _tensors(files),
         config["num_attention_heads"],
         files["tokenizer.json"],
         layer_norm_eps=config.get("layer_norm_eps", 1e-12),

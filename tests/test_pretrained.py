@@ -101,6 +101,15 @@ def test_the_layers_are_the_courses_own(model):
     assert not any(module.training for module in model.modules())
 
 
+def test_the_state_dict_holds_the_weights_that_the_model_was_loaded_with(model):
+    tensors = pretrained.state_dict()
+    layer = pretrained.load_bert_layer(tensors, 3, 12)
+    x = torch.randn(1, 5, 384, generator=torch.Generator().manual_seed(0))
+    expected, _ = model.layers[3].attention(x, x, x)
+    assert torch.equal(layer(x, x, x)[0], expected)
+    assert tensors["encoder.layer.3.attention.self.query.bias"].shape == (384,)
+
+
 def test_layer_3_head_1_finds_what_it_stands_for_when_the_animal_is_tired(model):
     tired, wide = model.read([TIRED, WIDE])
     it, animal = tired.tokens.index("it"), tired.tokens.index("animal")
