@@ -12,15 +12,25 @@ from mha.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
+from mha.cache import KVCache, cached_attention
+from mha.grouped import repeat_kv
 from mha.masks import causal_mask, padding_mask
+from mha.online import online_attention
+from mha.positions import alibi_slopes, apply_rope
 
 __all__ = [
+    "KVCache",
     "MultiHeadAttention",
+    "alibi_slopes",
+    "apply_rope",
+    "cached_attention",
     "causal_mask",
     "merge_heads",
+    "online_attention",
     "padding_mask",
     "plot",
     "pretrained",
+    "repeat_kv",
     "scaled_dot_product_attention",
     "split_heads",
 ]
