@@ -98,10 +98,11 @@ def test_a_notebook_alone_runs_to_the_end_on_the_package_it_fetched(published: P
 
 
 def test_the_set_up_cell_runs_again_after_a_restart(published: Path, tmp_path: Path) -> None:
-    setup = PROJECT.setup()
     for _ in range(2):
+        setup = nb.new_code_cell(PROJECT.setup())
         found = nb.new_code_cell("importlib.util.find_spec('mha').origin")
-        run(nb.new_notebook(cells=[nb.new_code_cell(setup), found]), tmp_path, redirected(published.as_uri()))
+        run(nb.new_notebook(cells=[setup, found]), tmp_path, redirected(published.as_uri()))
+        assert setup.outputs == []
         assert PROJECT.tag in found.outputs[0].data["text/plain"]
     assert [path.name for path in tmp_path.iterdir()] == [f"{PROJECT.name}-{PROJECT.tag}"]
 

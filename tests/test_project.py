@@ -162,6 +162,14 @@ def test_a_link_that_was_altered_is_found_and_put_right(copied: links.Project, n
     assert stale[path].encode() == before
 
 
+def test_a_link_to_a_file_of_another_version_is_put_right_and_one_to_a_branch_stays(
+    copied: links.Project,
+) -> None:
+    path = copied.root / "README.md"
+    path.write_text(f"{copied.address}/blob/v0.0.9/x {copied.address}/tree/main/x", encoding="utf-8")
+    assert copied.stale()[path] == f"{copied.address}/blob/{copied.tag}/x {copied.address}/tree/main/x"
+
+
 def test_a_new_address_and_version_reach_every_file_and_change_nothing_else(copied: links.Project) -> None:
     old = {path: path.read_bytes().decode() for path in copied.files()}
     rewrite(copied.root / "pyproject.toml", copied.address, "https://github.com/ada/mha-by-hand")
@@ -206,7 +214,7 @@ def store(path: Path, *sources: str) -> None:
 def test_a_second_refresh_changes_no_byte(tmp_path: Path) -> None:
     path = tmp_path / "01_sum.ipynb"
     picture = "from matplotlib import pyplot\n\nimage = pyplot.imshow([[0, x]])"
-    store(path, "x = 1 / 8", "print(x)\nprint(x + 1)", "x + 2", picture)
+    store(path, "x = 1 / 8", "print(x, flush=True)\nprint(x + 1)", "x + 2", picture)
     changes = "\n".join(refresh.refresh(path))
     assert "cell 2 (id cell-2): x + 2\n    +2.125" in changes
     first = path.read_bytes()
