@@ -619,3 +619,22 @@ def test_exported_layer_takes_any_batch_size_and_length(mask_axes: str | None, n
     for B, L in ((2, 4), (5, 7), (3, 9)):
         example = inputs(B, L)
         same(program(**example)[0], layer(**example)[0], 1e-6)
+
+
+def test_exported_module_makes_its_masks_for_any_length() -> None:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = MultiHeadAttention(8, 2)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            mask = causal_mask(x.size(1)) & padding_mask(lengths, x.size(1))
+            return self.attention(x, x, x, mask)[0]
+
+    module = Causal()
+    B, L = torch.export.Dim("B", max=64), torch.export.Dim("L", max=512)
+    example = (torch.randn(2, 4, 8), torch.tensor([1, 4]))
+    program = torch.export.export(module, example, dynamic_shapes=({0: B, 1: L}, {0: B})).module()
+    longer = (torch.randn(3, 7, 8), torch.tensor([7, 0, 2]))
+    for inputs in (example, longer):
+        same(program(*inputs), module(*inputs), 1e-6)
