@@ -1,0 +1,57 @@
+"""The catalogue of mistakes: each is one stage of the pipeline, or a few, replaced by wrong code.
+
+To add a mistake, write one function under `@mistake(...)` in the file of its stage. Marking, naming and the
+tests take it from there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Stage = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Mistake:
+    """One thing that people get wrong."""
+
+    id: str
+    stage: str  # the stage that it is about
+    title: str  # what was done, in a few words
+    effect: str  # what comes of it, and how to recognise it
+    hint: str  # how to put it right
+    replaces: Mapping[str, Stage]  # the wrong code, by stage
+
+    def clashes_with(self, other: "Mistake") -> bool:
+        """Whether both replace one stage, so that they cannot be made at once."""
+        return not self.replaces.keys().isdisjoint(other.replaces)
+
+
+CATALOGUE: dict[str, Mistake] = {}
+
+
+def mistake(
+    id: str, title: str, effect: str, hint: str, *, stage: str, also: Mapping[str, Stage] | None = None
+) -> Callable[[Stage], Stage]:
+    """Enter the decorated function into the catalogue as what stands wrongly in the place of `stage`.
+
+    Args:
+        also: other stages that the same mistake replaces, for instance the one that would have hidden it.
+
+    Raises:
+        ValueError: if the id is taken.
+    """
+
+    def enter(function: Stage) -> Stage:
+        if id in CATALOGUE:
+            raise ValueError(f"id={id!r} is in the catalogue already: {CATALOGUE[id].title}")
+        CATALOGUE[id] = Mistake(id, stage, title, effect, hint, {stage: function, **(also or {})})
+        return function
+
+    return enter
+
+
+def mistakes_of(stages: Mapping[str, Stage]) -> list[Mistake]:
+    """Return the mistakes that can be made in a pipeline of these stages, in the order of the catalogue."""
+    known = [entry for entry in CATALOGUE.values() if entry.replaces]
+    return [entry for entry in known if entry.replaces.keys() <= stages.keys()]

@@ -1,0 +1,536 @@
+"""What goes wrong between the scores and the output of a head."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from mha.check.catalogue import mistake
+from mha.check.pipelines import give
+
+# ---------------------------------------------------------------- score
+
+
+@mistake(
+    "score-key-reshaped",
+    "K is reshaped to (…, d_k, L) instead of transposed",
+    "The scores compare a query with pieces of several keys. Shapes and row sums are right.",
+    "reshape and view re-read memory in order and cannot swap axes: use K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return Q @ K.reshape(*K.shape[:-2], K.size(-1), K.size(-2))
+
+
+@mistake(
+    "score-key-all-axes-reversed",
+    "K.T or K.transpose(1, 2) in place of K.transpose(-2, -1)",
+    "With more than two axes, another pair of axes is swapped; mostly an error about shapes.",
+    "only the last two axes change places: K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return Q @ K.transpose(1, 2)
+
+
+@mistake(
+    "score-of-queries",
+    "The queries are compared with themselves: Q Qᵀ",
+    "The scores are symmetric, and the keys have no influence.",
+    "the second factor is the keys: Q @ K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return Q @ Q.transpose(-2, -1)
+
+
+@mistake(
+    "score-of-keys",
+    "The keys are compared with themselves: K Kᵀ",
+    "The scores are symmetric, and the queries have no influence.",
+    "the first factor is the queries: Q @ K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return K @ K.transpose(-2, -1)
+
+
+@mistake(
+    "score-keys-ask",
+    "Queries and keys are exchanged: K Qᵀ",
+    "Rows are keys and columns queries, so each key shares out its attention over the queries.",
+    "queries go on the rows: Q @ K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return K @ Q.transpose(-2, -1)
+
+
+@mistake(
+    "score-negative",
+    "The scores have the wrong sign",
+    "Each query looks most at the key that fits it least.",
+    "a larger dot product means a better match: do not negate it.",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return -Q @ K.transpose(-2, -1)
+
+
+@mistake(
+    "score-cosine",
+    "Queries and keys are scaled to length 1 first (cosine similarity)",
+    "The weights are nearly uniform: no score is larger than 1.",
+    "the score is the plain dot product; it is divided by √d_k and by nothing else.",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    Q, K = (x / x.norm(dim=-1, keepdim=True) for x in (Q, K))
+    return Q @ K.transpose(-2, -1)
+
+
+# ---------------------------------------------------------------- scale
+
+
+@mistake(
+    "scale-missing",
+    "The scores are not divided by √d_k",
+    "The weights are too peaked, more so the larger d_k is, and gradients vanish.",
+    "divide the scores by math.sqrt(d_k) before the softmax.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores
+
+
+@mistake(
+    "scale-by-d_k",
+    "The scores are divided by d_k (the square root is missing)",
+    "The weights are almost uniform.",
+    "the divisor is the square root of d_k.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / d_k
+
+
+@mistake(
+    "scale-twice",
+    "The scores are divided by √d_k twice",
+    "The weights are almost uniform.",
+    "divide once: either the queries or the scores.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(d_k) / math.sqrt(d_k)
+
+
+@mistake(
+    "scale-multiplied",
+    "The scores are multiplied by √d_k instead of divided",
+    "The weights are nearly one-hot.",
+    "the scale shrinks the scores: divide by √d_k, or multiply by d_k ** -0.5.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores * math.sqrt(d_k)
+
+
+@mistake(
+    "scale-by-d_model",
+    "The scores are divided by √d_model instead of √d_k",
+    "The weights are too flat; right only with one head.",
+    "a head compares d_k = d_model / h numbers: divide by the square root of that.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(d_k * num_heads)
+
+
+@mistake(
+    "scale-by-length",
+    "The scores are divided by the square root of the number of keys",
+    "The weights grow flatter with the length of the sequence.",
+    "the divisor is √d_k, the square root of the last axis of Q: Q.size(-1).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(scores.size(-1))
+
+
+@mistake(
+    "scale-by-heads",
+    "The scores are divided by the square root of the number of heads",
+    "The weights depend on the number of heads in place of their size.",
+    "the divisor is √d_k, the square root of the last axis of Q: Q.size(-1).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(num_heads)
+
+
+@mistake(
+    "scale-8-hard-coded",
+    "The scores are divided by 8, which is √64, whatever d_k is",
+    "Right only for d_k = 64, the size in the paper.",
+    "take d_k from the tensor: Q.size(-1).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / 8
+
+
+@mistake(
+    "scale-rounded-down",
+    "√d_k is rounded to a whole number",
+    "Right only where d_k is a square number.",
+    "use math.sqrt(d_k), not int(...) and not //.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.isqrt(d_k)
+
+
+# ---------------------------------------------------------------- mask
+
+
+def _as_it_comes(weights: Tensor, mask: Tensor) -> Tensor:
+    return weights
+
+
+@mistake(
+    "mask-ignored",
+    "The mask has no effect",
+    "The result is the same with and without a mask.",
+    "use it before the softmax. masked_fill returns a new tensor: assign it.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores
+
+
+@mistake(
+    "mask-inverted",
+    "The mask is read upside down: True as 'ignore'",
+    "The weights are zero exactly where the mask says that a query may attend.",
+    "here True means may attend: fill where mask == 0.",
+    stage="mask",
+    also={"guard": lambda weights, mask: weights.masked_fill(mask != 0, 0.0)},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask != 0, torch.finfo(scores.dtype).min)
+
+
+@mistake(
+    "mask-inverted-nan",
+    "The mask is read upside down, and a query with nothing to see becomes NaN",
+    "The weights are zero where the mask says may attend; a mask of all True gives NaN.",
+    "here True means may attend: fill where mask == 0.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask != 0, -math.inf)
+
+
+@mistake(
+    "mask-after-softmax",
+    "The weights are multiplied by the mask after the softmax",
+    "Masked weights are 0, but the rows no longer sum to 1.",
+    "mask the scores before the softmax, so that the rest of the row shares the whole.",
+    stage="mask",
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores
+
+
+@mistake(
+    "mask-fill-zero",
+    "Masked scores are set to 0",
+    "Masked keys keep weight: a score of 0 is not 'nothing', exp(0) is 1.",
+    "fill with the lowest number or -inf, so that exp makes it 0.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, 0.0)
+
+
+@mistake(
+    "mask-fill-tiny",
+    "Masked scores are set to -1e-9 (where -1e9 was meant)",
+    "Masked keys keep weight, as if their score were 0.",
+    "1e-9 is nearly nothing: fill with the lowest number or -inf.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, -1e-9)
+
+
+@mistake(
+    "mask-fill-plus-inf",
+    "Masked scores are set to +inf (two minus signs cancel)",
+    "Rows with a masked key become NaN.",
+    "fill with float('-inf') or the lowest number.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, math.inf)
+
+
+@mistake(
+    "mask-fill-plus-1e9",
+    "Masked scores are set to +1e9 (the minus sign is missing)",
+    "The queries look at nothing but what they must not see.",
+    "fill with a very *negative* number.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, 1e9)
+
+
+@mistake(
+    "mask-half-overflow",
+    "Masked scores are set to -1e9, which float16 cannot hold",
+    "Right in float32; an error or -inf in half precision.",
+    "take the fill value from torch.finfo(scores.dtype).min.",
+    stage="mask",
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, -1e9)
+
+
+@mistake(
+    "mask-empty-row-nan",
+    "A query with nothing to see becomes NaN",
+    "-inf alone leaves a row of nothing but -inf, and its softmax is 0 / 0.",
+    "fill with the lowest finite number, and set blocked weights to 0 after the softmax.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, -math.inf)
+
+
+@mistake(
+    "mask-empty-row-uniform",
+    "A query with nothing to see attends evenly to what it must not see",
+    "A large finite fill hides the problem: all scores of the row are equal.",
+    "set blocked weights to 0 after the softmax.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+
+
+@mistake(
+    "mask-empty-row-uniform-1e9",
+    "A query with nothing to see attends evenly, and float16 cannot hold -1e9",
+    "Two consequences of one fill value: a row with all keys masked is uniform, and half precision fails.",
+    "take torch.finfo(scores.dtype).min, and set blocked weights to 0 after the softmax.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, -1e9)
+
+
+@mistake(
+    "mask-added",
+    "The mask is added to the scores as it is",
+    "True adds 1 to a score; nothing is hidden.",
+    "turn it into a fill: scores.masked_fill(mask == 0, lowest).",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + mask
+
+
+@mistake(
+    "mask-transposed",
+    "The mask's query and key axes are exchanged",
+    "With a causal mask each token sees the future and not the past.",
+    "the mask is (…, Lq, Lk) like the scores: use it as it is.",
+    stage="mask",
+    also={"guard": lambda weights, mask: weights.masked_fill(mask.transpose(-2, -1) == 0, 0.0)},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask.transpose(-2, -1) == 0, torch.finfo(scores.dtype).min)
+
+
+# ---------------------------------------------------------------- softmax
+
+
+@mistake(
+    "softmax-over-queries",
+    "The softmax runs over the queries (dim=-2)",
+    "The columns of the weights sum to 1, the rows do not.",
+    "each query shares out one whole over the keys: dim=-1.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-2)
+
+
+@mistake(
+    "softmax-over-heads",
+    "The softmax runs over the heads (dim=1)",
+    "For one query and key, the weights of all heads together sum to 1.",
+    "each query shares out one whole over the keys: dim=-1.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=1)
+
+
+@mistake(
+    "softmax-over-batch",
+    "The softmax runs over the batch (dim=0)",
+    "What one example gets depends on the others.",
+    "each query shares out one whole over the keys: dim=-1.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=0)
+
+
+@mistake(
+    "softmax-over-all",
+    "The softmax runs over queries and keys together",
+    "The whole map of a head sums to 1, each row to much less.",
+    "each query shares out one whole over the keys: dim=-1.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.softmax(scores.flatten(-2), dim=-1).view_as(scores)
+
+
+@mistake(
+    "softmax-missing",
+    "There is no softmax: the scores are used as weights",
+    "Weights are negative or larger than 1, and rows sum to anything.",
+    "weights = torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return scores
+
+
+@mistake(
+    "softmax-not-normalised",
+    "exp without dividing by the sum",
+    "All weights are positive, but rows do not sum to 1.",
+    "divide by the sum over the keys, or call torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return scores.exp()
+
+
+@mistake(
+    "softmax-overflow",
+    "exp of the scores without subtracting the largest first",
+    "Right for small scores; large ones give inf / inf = NaN.",
+    "subtract the row's largest score first, or call torch.softmax.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    powers = scores.exp()
+    return powers / powers.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "softmax-log",
+    "log_softmax in place of softmax",
+    "The weights are negative: they are logarithms.",
+    "use torch.softmax.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.log_softmax(scores, dim=-1)
+
+
+@mistake(
+    "softmax-sigmoid",
+    "sigmoid in place of softmax",
+    "Each weight lies between 0 and 1, but rows do not sum to 1.",
+    "the keys share one whole: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.sigmoid(scores)
+
+
+@mistake(
+    "softmax-twice",
+    "The softmax is applied twice",
+    "The weights are nearly uniform.",
+    "apply it once.",
+    stage="softmax",
+)
+def _(scores: Tensor) -> Tensor:
+    return torch.softmax(torch.softmax(scores, dim=-1), dim=-1)
+
+
+# ---------------------------------------------------------------- weigh and give
+
+
+@mistake(
+    "weigh-elementwise",
+    "The weights are multiplied with V number by number",
+    "Mostly an error about shapes; no mixing of values.",
+    "a matrix product mixes the values: weights @ V.",
+    stage="weigh",
+)
+def _(weights: Tensor, V: Tensor) -> Tensor:
+    return weights * V
+
+
+@mistake(
+    "weigh-transposed",
+    "The weights are transposed before they mix the values",
+    "Each value is handed out by the weights of the wrong rows; an error where Lq ≠ Lk.",
+    "rows of the weights belong to queries: weights @ V.",
+    stage="weigh",
+)
+def _(weights: Tensor, V: Tensor) -> Tensor:
+    return weights.transpose(-2, -1) @ V
+
+
+@mistake(
+    "give-weights-transposed",
+    "The output is right, but the weights come back as (key, query)",
+    "Heatmaps have their axes exchanged.",
+    "return the weights as they are: queries on axis -2, keys on axis -1.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return give(output, weights.transpose(-2, -1))
+
+
+@mistake(
+    "give-exchanged",
+    "Output and weights come back in the wrong order",
+    "Whoever unpacks them takes one for the other.",
+    "return output, weights.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return weights, output
+
+
+@mistake(
+    "give-averaged",
+    "The weights come back averaged over the heads",
+    "One map is left of h, and no head can be told from another.",
+    "return one map per head, (B, h, Lq, Lk).",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights.mean(dim=1)

@@ -1,0 +1,279 @@
+"""What goes wrong in the layer as a whole: which weights meet which input, and what becomes of the heads."""
+
+import torch
+from torch import Tensor
+
+from mha.check.catalogue import Mistake, mistake
+from mha.check.pipelines import Inputs, linear, output, project_k, project_q, project_v
+from mha.check.weights import Projections
+
+# ---------------------------------------------------------------- project
+
+
+@mistake(
+    "layer-not-transposed",
+    "X @ W.weight in place of the nn.Linear itself",
+    "Right shapes and wrong numbers in queries, keys and values.",
+    "nn.Linear stores (out, in) and computes X @ W.T: call it, or transpose.",
+    stage="project_q",
+    also={
+        "project_k": lambda inputs, w: linear(inputs[1], w.W_k.T, w.b_k),
+        "project_v": lambda inputs, w: linear(inputs[2], w.W_v.T, w.b_v),
+    },
+)
+def _(inputs: Inputs, w: Projections) -> Tensor:
+    return linear(inputs[0], w.W_q.T, w.b_q)
+
+
+def _other(id: str, title: str, effect: str, hint: str, stage: str, source: int, role: str) -> None:
+    """Enter one of the ways to take the wrong input or the wrong matrix."""
+
+    @mistake(id, title, effect, hint, stage=stage)
+    def _(inputs: Inputs, w: Projections) -> Tensor:
+        return linear(inputs[source], getattr(w, f"W_{role}"), getattr(w, f"b_{role}"))
+
+
+_STAGES = {"q": ("project_q", 0, "queries"), "k": ("project_k", 1, "keys"), "v": ("project_v", 2, "values")}
+for _role, (_stage, _source, _what) in _STAGES.items():
+    for _taken in set("qkvo") - {_role}:
+        _other(
+            f"layer-{_what}-by-w_{_taken}",
+            f"The {_what} are projected with W_{_taken}",
+            f"W_{_role} is never used and gets no gradient.",
+            f"project {_what} with W_{_role}.",
+            _stage,
+            _source,
+            _taken,
+        )
+    for _from, _name in enumerate("QKV"):
+        if _from != _source:
+            _other(
+                f"layer-{_what}-from-{_name}",
+                f"The {_what} are made from {_name}",
+                "Right for self-attention, where Q, K and V are one tensor; wrong for any other.",
+                f"make {_what} from {'QKV'[_source]}.",
+                _stage,
+                _from,
+                _role,
+            )
+
+
+@mistake(
+    "layer-self-attention-only",
+    "Keys and values are made from Q: the arguments K and V are ignored",
+    "Right for self-attention; cross-attention looks at the wrong sequence.",
+    "make keys from K and values from V.",
+    stage="project_k",
+    also={"project_v": lambda inputs, w: linear(inputs[0], w.W_v, w.b_v)},
+)
+def _(inputs: Inputs, w: Projections) -> Tensor:
+    return linear(inputs[0], w.W_k, w.b_k)
+
+
+@mistake(
+    "layer-queries-and-keys-exchanged",
+    "W_q projects the keys and W_k the queries",
+    "The scores are those of the transposed question.",
+    "W_q belongs to the queries, W_k to the keys.",
+    stage="project_q",
+    also={"project_k": lambda inputs, w: linear(inputs[1], w.W_q, w.b_q)},
+)
+def _(inputs: Inputs, w: Projections) -> Tensor:
+    return linear(inputs[0], w.W_k, w.b_k)
+
+
+@mistake(
+    "layer-one-projection-for-all",
+    "W_q projects queries, keys and values",
+    "Scores are symmetric in self-attention; W_k and W_v get no gradient.",
+    "three projections: W_q, W_k, W_v.",
+    stage="project_k",
+    also={"project_v": lambda inputs, w: linear(inputs[2], w.W_q, w.b_q)},
+)
+def _(inputs: Inputs, w: Projections) -> Tensor:
+    return linear(inputs[1], w.W_q, w.b_q)
+
+
+def _unprojected(id: str, what: str, stage: str, source: int) -> None:
+    @mistake(
+        id,
+        f"The {what} are not projected",
+        "A head can only use the numbers in its own columns of the input.",
+        f"apply W_{what[0]} first.",
+        stage=stage,
+    )
+    def _(inputs: Inputs, w: Projections) -> Tensor:
+        return inputs[source]
+
+
+for _role, (_stage, _source, _what) in _STAGES.items():
+    _unprojected(f"layer-{_what}-not-projected", _what, _stage, _source)
+
+
+# ---------------------------------------------------------------- lengths
+
+
+@mistake(
+    "layer-keys-with-lq",
+    "Keys and values are viewed with the length of the queries",
+    "Right for self-attention; an error, or mixed rows, where Lq ≠ Lk.",
+    "take the length from the tensor that is cut: K.size(1).",
+    stage="key_length",
+)
+def _(x: Tensor, Lq: int) -> Tensor:
+    return x.view(x.size(0), Lq, x.size(-1))
+
+
+@mistake(
+    "layer-keys-cut-to-lq",
+    "Keys and values beyond the length of the queries are dropped",
+    "Right for self-attention; keys are lost where Lk is larger than Lq.",
+    "use all keys.",
+    stage="key_length",
+)
+def _(x: Tensor, Lq: int) -> Tensor:
+    return x[:, :Lq]
+
+
+# ---------------------------------------------------------------- output
+
+
+@mistake(
+    "layer-no-output-projection",
+    "W_o is not applied",
+    "Each output column hears one head only, and W_o gets no gradient.",
+    "return W_o(concat).",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return concat
+
+
+@mistake(
+    "layer-output-not-transposed",
+    "The output is concat @ W_o.weight",
+    "The right shape and wrong numbers.",
+    "nn.Linear stores (out, in): call it, or use W_o.weight.T.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return linear(concat, w.W_o.T, w.b_o)
+
+
+@mistake(
+    "layer-output-twice",
+    "W_o is applied twice",
+    "The right shape and wrong numbers.",
+    "apply it once.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return output(output(concat, inputs, w), inputs, w)
+
+
+for _taken in "qkv":
+
+    @mistake(
+        f"layer-output-by-w_{_taken}",
+        f"The output is projected with W_{_taken}",
+        "W_o is never used and gets no gradient.",
+        "the last projection is W_o.",
+        stage="output",
+    )
+    def _(concat: Tensor, inputs: Inputs, w: Projections, _taken: str = _taken) -> Tensor:
+        return linear(concat, getattr(w, f"W_{_taken}"), getattr(w, f"b_{_taken}"))
+
+
+@mistake(
+    "layer-residual-added",
+    "The input Q is added to the output",
+    "The residual connection belongs outside of the layer.",
+    "return W_o(concat) alone.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return output(concat, inputs, w) + inputs[0]
+
+
+@mistake(
+    "layer-output-normalised",
+    "A LayerNorm is applied inside of the layer",
+    "Every output row has mean 0 and variance 1.",
+    "normalisation belongs outside of the layer.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return torch.nn.functional.layer_norm(output(concat, inputs, w), concat.shape[-1:])
+
+
+@mistake(
+    "layer-activation-after-output",
+    "A ReLU is applied to the output",
+    "No output number is negative.",
+    "the output is linear: return W_o(concat).",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return torch.relu(output(concat, inputs, w))
+
+
+@mistake(
+    "layer-activation-after-projections",
+    "A ReLU is applied to queries, keys and values",
+    "None of them is negative.",
+    "the projections are linear.",
+    stage="project_q",
+    also={
+        "project_k": lambda inputs, w: torch.relu(project_k(inputs, w)),
+        "project_v": lambda inputs, w: torch.relu(project_v(inputs, w)),
+    },
+)
+def _(inputs: Inputs, w: Projections) -> Tensor:
+    return torch.relu(project_q(inputs, w))
+
+
+# ---------------------------------------------------------------- what numbers of one call do not show
+
+
+def _behaviour(id: str, stage: str, title: str, effect: str, hint: str) -> Mistake:
+    from mha.check.catalogue import CATALOGUE
+
+    CATALOGUE[id] = Mistake(id, stage, title, effect, hint, {})
+    return CATALOGUE[id]
+
+
+NO_PARAMETERS = _behaviour(
+    "layer-no-parameters",
+    "project",
+    "The layer reports no parameters, or too few",
+    "Layers in a plain Python list are invisible: an optimiser would not train them.",
+    "assign them as attributes, or use nn.ModuleList.",
+)
+HEADS_SHARE = _behaviour(
+    "layer-heads-share-projection",
+    "project",
+    "All heads share one small projection, (d_k, d_k)",
+    "Far fewer parameters; every head sees its part through the same matrix.",
+    "project with (d_model, d_model) first and split afterwards.",
+)
+NOT_DIVISIBLE = _behaviour(
+    "layer-truncates-d_model",
+    "split",
+    "A d_model that num_heads does not divide is accepted, and numbers are dropped",
+    "The last d_model % num_heads numbers of each token are lost without a word.",
+    "raise a ValueError in __init__.",
+)
+DROPOUT_IN_EVAL = _behaviour(
+    "layer-dropout-in-eval",
+    "dropout",
+    "Dropout also acts in evaluation mode",
+    "Two calls in eval() disagree.",
+    "use nn.Dropout, or pass training=self.training (for F.scaled_dot_product_attention: dropout_p=0.0).",
+)
+DROPOUT_MISSING = _behaviour(
+    "layer-dropout-missing",
+    "dropout",
+    "The dropout that was asked for is never applied",
+    "In training mode with dropout > 0 two calls agree.",
+    "apply it to the weights: self.dropout(weights).",
+)

@@ -1,0 +1,112 @@
+"""Running an answer that nobody has vouched for, and telling whether two runs came to the same.
+
+Whatever the answer does to its surroundings (random state, default dtype, its inputs, what it prints) is
+noticed and undone.
+"""
+
+import contextlib
+import copy
+import io
+import linecache
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ATOL = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one call: a value or an error, and what the call did besides."""
+
+    value: Any = None
+    error: BaseException | None = None
+    line: str | None = None  # the answer's own line in which the error arose
+    changed: tuple[str, ...] = ()  # what it changed besides: "its input Q", "the random state" …
+
+
+def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
+    """Call `function` on copies of `arguments`; return what came of it, whatever it was."""
+    given = copy.deepcopy(arguments)
+    changed: list[str] = []
+    try:
+        with _undone(changed):
+            value = function(*given.values())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an answer may also call exit()
+        return Outcome(error=error, line=_own_line(error, function), changed=tuple(changed))
+    changed += [f"its input {name}" for name in arguments if not same(given[name], arguments[name])]
+    return Outcome(value=detach(value), changed=tuple(changed))
+
+
+@contextlib.contextmanager
+def _undone(changed: list[str]) -> Iterator[None]:
+    random, dtype, grad = torch.get_rng_state(), torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if torch.get_default_dtype() != dtype:
+            changed.append("the default dtype")
+        if torch.is_grad_enabled() != grad:
+            changed.append("the gradient mode")
+        if not torch.equal(torch.get_rng_state(), random):
+            changed.append("the random state")
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.set_rng_state(random)
+
+
+def _own_line(error: BaseException, function: Callable[..., Any]) -> str | None:
+    code = getattr(function, "__code__", None) or getattr(
+        getattr(function, "forward", None), "__code__", None
+    )
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    if not own:
+        return None
+    last = own[-1]
+    text = (last.line or linecache.getline(last.filename, last.lineno or 0)).strip()
+    return f"line {last.lineno}: {text}"
+
+
+def detach(value: Any) -> Any:
+    """Return `value` with every tensor in it cut off from its graph."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple | list):
+        return type(value)(map(detach, value)) if type(value) in (tuple, list) else value
+    if isinstance(value, dict):
+        return {key: detach(item) for key, item in value.items()}
+    return value
+
+
+def alike(a: Outcome, b: Outcome) -> bool:
+    """Whether two calls came to the same: equal values, or errors of one kind."""
+    if a.error is not None or b.error is not None:
+        return type(a.error) is type(b.error)
+    return same(a.value, b.value)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values agree as closely as their dtype allows; NaN agrees with NaN."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return _same_tensors(a, b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _same_tensors(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    return torch.allclose(a, b, rtol=1e-4, atol=_ATOL.get(a.dtype, 1e-6), equal_nan=True)
