@@ -1,6 +1,7 @@
 """Multi-head attention by hand: the one implementation that the course's notebooks import.
 
-`import mha` loads torch and nothing heavier; `mha.plot` and `mha.pretrained` are imported when first used.
+`import mha` loads torch and nothing heavier; `mha.plot`, `mha.pretrained` and `mha.check`
+are imported when first used.
 """
 
 from importlib import import_module
@@ -25,6 +26,7 @@ __all__ = [
     "apply_rope",
     "cached_attention",
     "causal_mask",
+    "check",
     "merge_heads",
     "online_attention",
     "padding_mask",
@@ -35,7 +37,7 @@ __all__ = [
     "split_heads",
 ]
 
-_ON_FIRST_USE = {"plot", "pretrained"}
+_ON_FIRST_USE = {"check", "plot", "pretrained"}
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -5,18 +5,23 @@ mistake of the catalogue put in, then with each two of them, and the ones that c
 on *every* probe are named. Where none does, the first probe on which it goes wrong is shown.
 """
 
+import base64
+import html
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from mha.check.catalogue import Mistake
 from mha.check.exercises import Exercise, Probe
 from mha.check.outcome import Outcome, run, same
+
+if TYPE_CHECKING:
+    from mha.plot import Heatmaps  # drawing is loaded when first asked for
 
 
 class NotPassedError(Exception):
@@ -33,11 +38,31 @@ class Result:
     stage: str | None = None
     mistakes: tuple[Mistake, ...] = ()
     attempted: bool = True
+    given: Any = field(default=None, compare=False)  # on the first probe on which it is wrong
+    wanted: Any = field(default=None, compare=False)
 
     def raise_if_failed(self) -> None:
         """Raise `NotPassedError` with the verdict unless the answer is right."""
         if not self.passed:
             raise NotPassedError(self.message)
+
+    def picture(self) -> "Heatmaps | None":
+        """Draw the answer's weights beside the right ones; None where there are no weights of one shape."""
+        wrong, right = (_weights_in(value) for value in (self.given, self.wanted))
+        if wrong is None or right is None or wrong.shape != right.shape:
+            return None
+        from mha import plot
+
+        return plot.compare(wrong[0], right[0], sides=("yours", "right"))
+
+    def _repr_html_(self) -> str:
+        verdict = f"<pre>{html.escape(self.message)}</pre>"
+        figure = self.picture()
+        if figure is None:
+            return verdict
+        png = base64.b64encode(figure._repr_png_()).decode()
+        alt = "attention weights per head, the answer's beside the right ones"
+        return f'{verdict}<img alt="{alt}" src="data:image/png;base64,{png}">'
 
     def __repr__(self) -> str:
         named = ", ".join(entry.id for entry in self.mistakes)
@@ -108,7 +133,7 @@ class Comparison:
     def unknown(self) -> Result:
         """Return the verdict on what nothing in the catalogue explains: where it first goes wrong."""
         first = self.wrong[0]
-        return Result(self.exercise.name, False, self._show(first), self.probes[first].stage)
+        return self._failed(self._show(first), self.probes[first].stage)
 
     def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
         if not readings:
@@ -116,7 +141,12 @@ class Comparison:
         certain = [entry for entry in readings[0] if all(entry in reading for reading in readings)]
         every = (entry for reading in readings for entry in reading)
         found = tuple(dict.fromkeys([*certain, *every]))
-        return Result(self.exercise.name, False, self._name(readings), found[0].stage, found)
+        return self._failed(self._name(readings), found[0].stage, found)
+
+    def _failed(self, message: str, stage: str, mistakes: tuple[Mistake, ...] = ()) -> Result:
+        first = self.wrong[0]
+        given, wanted = self.given[first].value, self.wanted[first].value
+        return Result(self.exercise.name, False, message, stage, mistakes, given=given, wanted=wanted)
 
     def _reproduces(self, *mistakes: Mistake) -> bool:
         wrong_code = self.exercise.with_mistakes(*mistakes)
@@ -152,6 +182,12 @@ class Comparison:
                 f"  wanted: {_describe(self.wanted[i].value)}",
             ]
         )
+
+
+def _weights_in(value: Any) -> Tensor | None:
+    """Return the weights (B, h, Lq, Lk) that stand behind an output, if any do."""
+    weights = value[1] if isinstance(value, tuple) and len(value) == 2 else None
+    return weights if isinstance(weights, Tensor) and weights.ndim == 4 and weights.numel() else None
 
 
 def _titles(reading: tuple[Mistake, ...]) -> str:

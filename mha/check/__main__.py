@@ -1,0 +1,105 @@
+"""Marks a plain file: `python -m mha.check my_attention.py`.
+
+Every function and class in it that has the name of an exercise is marked. It runs in a process of its own,
+with a time limit, and is only ever read. The exit status is 0 if all that it defines passes, 1 if something
+does not, 2 if the file cannot be used.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from mha import check
+
+SECONDS = 60
+LAYER = "MultiHeadAttention"
+_NOW = "\x1e"  # starts a line that says what is being marked, in case it never comes to an end
+
+
+class UnusableError(Exception):
+    """A file that cannot be marked; the message says why."""
+
+
+def mark_file(path: Path) -> bool:
+    """Mark all that the file at `path` defines, show the verdicts, and return whether all pass."""
+    module = _load(path)
+    found = [name for name in (*check.EXERCISES, LAYER) if hasattr(module, name)]
+    if not found:
+        raise UnusableError(f"{path} defines none of {', '.join((*check.EXERCISES, LAYER))}")
+    passed = []
+    for name in found:
+        print(f"{_NOW}{name}", flush=True)
+        marks = check.multi_head_attention if name == LAYER else getattr(check, name)
+        passed.append(marks(getattr(module, name)).passed)
+        sys.stdout.flush()
+    return all(passed)
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UnusableError(f"{path} is no Python file: its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UnusableError(
+            f"{path}, line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        where = f", line {own[-1].lineno}: {own[-1].line}" if own else ""
+        raise UnusableError(f"{path} raises {type(error).__name__}: {error}{where}") from error
+    return module
+
+
+def _in_a_process_of_its_own(path: Path) -> int:
+    command = [sys.executable, "-m", "mha.check", "--here", str(path)]
+    now = f"loading {path.name}"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as child:
+        timer = threading.Timer(SECONDS, child.kill)
+        timer.start()
+        for line in child.stdout or ():
+            if line.startswith(_NOW):
+                now = line.removeprefix(_NOW).strip()
+            else:
+                print(line, end="")
+        child.wait()
+        ended = timer.is_alive()
+        timer.cancel()
+    if ended:
+        return child.returncode
+    print(f"{now}: it does not come to an end: stopped after {SECONDS} seconds. Is there an endless loop?")
+    return 1
+
+
+def main() -> int:
+    """Run the command line and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m mha.check", description=__doc__.split("\n\n")[1])
+    parser.add_argument("file", type=Path, help="a Python file with what you wrote")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    path = arguments.file.resolve()
+    if not path.is_file():
+        print(f"there is no file {arguments.file}", file=sys.stderr)
+        return 2
+    if not arguments.here:
+        return _in_a_process_of_its_own(path)
+    try:
+        sys.stdout.reconfigure(encoding="utf-8")
+        return 0 if mark_file(path) else 1
+    except UnusableError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

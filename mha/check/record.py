@@ -1,0 +1,93 @@
+"""What has been tried so far: hints in steps, solutions, and how far you are."""
+
+import inspect
+from collections import Counter
+
+from mha.attention import MultiHeadAttention
+from mha.check.diagnose import Result
+from mha.check.exercises import EXERCISES
+
+_LAYER = "multi_head_attention"
+_NAMES = [*EXERCISES, _LAYER]
+
+
+class Record:
+    """The last verdict on each exercise, and how many hints were given since."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Result] = {}
+        self.hints: Counter[str] = Counter()
+
+    def keep(self, result: Result) -> None:
+        """Remember a verdict; another one than before starts the hints anew."""
+        before = self.results.get(result.exercise)
+        if before is None or before.message != result.message:
+            self.hints[result.exercise] = 0
+        self.results[result.exercise] = result
+
+
+RECORD = Record()
+
+
+def hint(name: str) -> None:
+    """Print the next hint on an exercise: first where it goes wrong, then what it is, then how to mend it.
+
+    Raises:
+        ValueError: if there is no exercise of that name.
+    """
+    _check_name(name)
+    result = RECORD.results.get(name)
+    if result is None or not result.attempted:
+        print(
+            f"{name}: write it and run check.{name}({_answer(name)}) first; the hint looks at what is wrong"
+        )
+    elif result.passed:
+        print(f"{name}: passed, there is nothing to hint at")
+    else:
+        steps = _steps(result)
+        step = min(RECORD.hints[name], len(steps) - 1)
+        RECORD.hints[name] += 1
+        print(f"{name}, hint {step + 1} of {len(steps)}: {steps[step]}")
+
+
+def solution(name: str) -> None:
+    """Print the package's own code for an exercise: what answers are marked against.
+
+    Raises:
+        ValueError: if there is no exercise of that name.
+    """
+    _check_name(name)
+    print(inspect.getsource(MultiHeadAttention if name == _LAYER else EXERCISES[name].reference))
+
+
+def progress() -> None:
+    """Print each exercise and how it stands."""
+    for name in _NAMES:
+        result = RECORD.results.get(name)
+        if result is None or not result.attempted:
+            state = "not attempted yet"
+        elif result.passed:
+            state = "passed"
+        else:
+            state = (
+                ", ".join(entry.title for entry in result.mistakes) or f"wrong at the stage '{result.stage}'"
+            )
+        print(f"{name:<30} {state}")
+
+
+def _steps(result: Result) -> list[str]:
+    where = f"where: look at the stage '{result.stage}'"
+    if not result.mistakes:
+        return [where, f"what: {result.message}", f"how: compare with check.solution({result.exercise!r})"]
+    what = "; and: ".join(f"{entry.title}. {entry.effect}" for entry in result.mistakes)
+    how = "; and: ".join(entry.hint for entry in result.mistakes)
+    return [where, f"what: {what}", f"how: {how}"]
+
+
+def _answer(name: str) -> str:
+    return "MultiHeadAttention" if name == _LAYER else name
+
+
+def _check_name(name: str) -> None:
+    if name not in _NAMES:
+        raise ValueError(f"name={name!r} is no exercise; there are {', '.join(_NAMES)}")
