@@ -19,6 +19,7 @@ CASES = Path(__file__).parent / "mistakes"
 def nothing_tried():
     RECORD.results.clear()
     RECORD.hints.clear()
+    RECORD.started = None
 
 
 def marked(path: Path) -> subprocess.CompletedProcess:
@@ -145,6 +146,16 @@ def test_progress_says_how_each_exercise_stands(capsys):
     assert state["merge_heads"] == "passed" == state["multi_head_attention"]
     assert state["split_heads"].startswith("x is viewed as (B, h, L, d_k) at once")
     assert state["causal_mask"] == "not attempted yet"
+
+
+def test_the_clock_is_shown_only_once_it_runs(monkeypatch, capsys):
+    check.progress()
+    assert "clock" not in capsys.readouterr().out
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    check.start_clock()
+    monkeypatch.setattr("time.monotonic", lambda: 225.9)
+    check.progress()
+    assert capsys.readouterr().out.splitlines()[-1] == "2 min 05 s since the clock was started"
 
 
 @pytest.mark.parametrize("function", [check.hint, check.solution])

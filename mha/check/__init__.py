@@ -15,7 +15,7 @@ from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import NotPassedError, Result, mark
 from mha.check.exercises import EXERCISES, Exercise
 from mha.check.layers import Call, mark_layer
-from mha.check.record import RECORD, hint, progress, solution
+from mha.check.record import RECORD, hint, progress, solution, start_clock
 
 __all__ = [
     "CATALOGUE",
@@ -30,6 +30,7 @@ __all__ = [
     "multi_head_attention",
     "progress",
     "solution",
+    "start_clock",
     *EXERCISES,
 ]
 

@@ -1,6 +1,7 @@
 """What has been tried so far: hints in steps, solutions, and how far you are."""
 
 import inspect
+import time
 from collections import Counter
 
 from mha.attention import MultiHeadAttention
@@ -17,6 +18,7 @@ class Record:
     def __init__(self) -> None:
         self.results: dict[str, Result] = {}
         self.hints: Counter[str] = Counter()
+        self.started: float | None = None
 
     def keep(self, result: Result) -> None:
         """Remember a verdict; another one than before starts the hints anew."""
@@ -61,7 +63,7 @@ def solution(name: str) -> None:
 
 
 def progress() -> None:
-    """Print each exercise and how it stands."""
+    """Print each exercise and how it stands, and the time if the clock is running."""
     for name in _NAMES:
         result = RECORD.results.get(name)
         if result is None or not result.attempted:
@@ -73,6 +75,14 @@ def progress() -> None:
                 ", ".join(entry.title for entry in result.mistakes) or f"wrong at the stage '{result.stage}'"
             )
         print(f"{name:<30} {state}")
+    if RECORD.started is not None:
+        minutes, seconds = divmod(int(time.monotonic() - RECORD.started), 60)
+        print(f"{minutes} min {seconds:02} s since the clock was started")
+
+
+def start_clock() -> None:
+    """Start the clock, or start it anew: from now on `progress` says how long you have been at it."""
+    RECORD.started = time.monotonic()
 
 
 def _steps(result: Result) -> list[str]:
