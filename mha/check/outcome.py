@@ -8,15 +8,25 @@ import contextlib
 import copy
 import io
 import linecache
+import os
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _ATOL = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+# Where the code of others lies: an error that arises there is shown with the line that led to it.
+_NOT_OWN = (
+    f"{Path(__file__).parents[1]}{os.sep}",
+    f"{Path(torch.__file__).parent}{os.sep}",
+    sysconfig.get_path("stdlib"),
+    "<frozen",
+)
 
 
 @dataclass(frozen=True)
@@ -27,30 +37,36 @@ class Outcome:
     error: BaseException | None = None
     line: str | None = None  # the answer's own line in which the error arose
     changed: tuple[str, ...] = ()  # what it changed besides: "its input Q", "the random state" …
+    printed: str = ""
 
 
 def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     """Call `function` on copies of `arguments`; return what came of it, whatever it was."""
     given = copy.deepcopy(arguments)
     changed: list[str] = []
+    said = io.StringIO()
     try:
-        with _undone(changed):
+        with _undone(changed, said):
             value = function(*given.values())
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an answer may also call exit()
-        return Outcome(error=error, line=_own_line(error, function), changed=tuple(changed))
+        return Outcome(error=error, line=_own_line(error), changed=tuple(changed), printed=said.getvalue())
     changed += [f"its input {name}" for name in arguments if not same(given[name], arguments[name])]
-    return Outcome(value=detach(value), changed=tuple(changed))
+    return Outcome(value=detach(value), changed=tuple(changed), printed=said.getvalue())
 
 
 @contextlib.contextmanager
-def _undone(changed: list[str]) -> Iterator[None]:
+def _undone(changed: list[str], said: io.StringIO) -> Iterator[None]:
     random, dtype, grad = torch.get_rng_state(), torch.get_default_dtype(), torch.is_grad_enabled()
+    device = torch.get_default_device()
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
+        if torch.get_default_device() != device:
+            changed.append("the default device")
+            torch.set_default_device(device)
         if torch.get_default_dtype() != dtype:
             changed.append("the default dtype")
         if torch.is_grad_enabled() != grad:
@@ -62,12 +78,9 @@ def _undone(changed: list[str]) -> Iterator[None]:
         torch.set_rng_state(random)
 
 
-def _own_line(error: BaseException, function: Callable[..., Any]) -> str | None:
-    code = getattr(function, "__code__", None) or getattr(
-        getattr(function, "forward", None), "__code__", None
-    )
+def _own_line(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
     if not own:
         return None
     last = own[-1]
@@ -98,14 +111,21 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _same_tensors(a, b)
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(map(same, a, b))
+        return isinstance(a, list) == isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return type(a) is type(b) and bool(a == b)
+    if type(a) is not type(b):
+        return False
+    try:
+        return bool(a == b)
+    except Exception:  # whatever the two are, they need not know how to be compared
+        return False
 
 
 def _same_tensors(a: Tensor, b: Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device or a.is_meta:
+        return False
+    if a.layout != b.layout:
         return False
     if not a.is_floating_point():
         return torch.equal(a, b)

@@ -82,6 +82,29 @@ def _(inputs: Inputs, w: Projections) -> Tensor:
     return linear(inputs[0], w.W_k, w.b_k)
 
 
+_ORDERS = {  # which matrix projects queries, keys and values
+    "qvk": "W_k projects the values and W_v the keys",
+    "vkq": "W_q projects the values and W_v the queries",
+    "kvq": "Queries, keys and values are projected by W_k, W_v and W_q",
+    "vqk": "Queries, keys and values are projected by W_v, W_q and W_k",
+}
+for _order, _what in _ORDERS.items():
+
+    @mistake(
+        f"layer-projections-in-order-{_order}",
+        _what,
+        "It trains as well as any, but weights made elsewhere do not fit.",
+        "queries by W_q, keys by W_k, values by W_v; three in one are cut in that order.",
+        stage="project_q",
+        also={
+            "project_k": lambda i, w, r=_order[1]: linear(i[1], getattr(w, f"W_{r}"), getattr(w, f"b_{r}")),
+            "project_v": lambda i, w, r=_order[2]: linear(i[2], getattr(w, f"W_{r}"), getattr(w, f"b_{r}")),
+        },
+    )
+    def _(inputs: Inputs, w: Projections, _taken: str = _order[0]) -> Tensor:
+        return linear(inputs[0], getattr(w, f"W_{_taken}"), getattr(w, f"b_{_taken}"))
+
+
 @mistake(
     "layer-one-projection-for-all",
     "W_q projects queries, keys and values",
@@ -242,6 +265,55 @@ def _behaviour(id: str, stage: str, title: str, effect: str, hint: str) -> Mista
     return CATALOGUE[id]
 
 
+STATE_KEPT = _behaviour(
+    "layer-keeps-state",
+    "state",
+    "A call depends on the calls before it",
+    "The same input gives another result the second time.",
+    "keep nothing of a call in self that the next call reads.",
+)
+ARGUMENT_ORDER = _behaviour(
+    "layer-arguments-in-another-order",
+    "signature",
+    "forward takes its arguments in another order than Q, K, V",
+    "Right if they are given by name; given by position, one takes the place of another.",
+    "forward(self, Q, K, V, mask=None).",
+)
+GRADIENT_CUT = _behaviour(
+    "layer-gradient-cut",
+    "gradient",
+    "The result is right, but its gradient is not",
+    "Nothing before the cut is trained: a detach(), .data, .item(), no_grad() or a new tensor is in the way.",
+    "compute with the tensors themselves from the inputs to the output.",
+)
+WEIGHTS_FROZEN = _behaviour(
+    "layer-weights-frozen",
+    "gradient",
+    "Weights are made with requires_grad=False",
+    "They stay as they were drawn: no optimiser trains them.",
+    "leave requires_grad as it is: nn.Linear and nn.Parameter set it.",
+)
+DROPOUT_NOT_AS_ASKED = _behaviour(
+    "layer-dropout-not-as-asked",
+    "dropout",
+    "Numbers are dropped also where dropout=0.0 was asked for",
+    "The argument has no effect.",
+    "hand the argument on: nn.Dropout(dropout).",
+)
+DROPOUT_BEFORE_SOFTMAX = _behaviour(
+    "layer-dropout-before-softmax",
+    "dropout",
+    "Dropout acts on the scores, before the softmax",
+    "A dropped score is 0, not 'nothing': its key keeps weight, and each row still sums to 1.",
+    "drop weights, after the softmax.",
+)
+DROPOUT_NOT_RESCALED = _behaviour(
+    "layer-dropout-not-rescaled",
+    "dropout",
+    "What dropout leaves is not scaled up by 1 / (1 - p)",
+    "The layer is weaker in training than in evaluation.",
+    "use nn.Dropout, which scales.",
+)
 NO_PARAMETERS = _behaviour(
     "layer-no-parameters",
     "project",
