@@ -1,6 +1,7 @@
 """Marking a whole layer, given as a class or built: its own weights are put into the pipeline."""
 
 import contextlib
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -262,28 +263,40 @@ def _width(layer: nn.Module) -> int | None:
 def _mark(built: _Built, fresh: bool) -> Result:
     built.layer.eval()
     probes = _probes(built.d_model)
+    if not all(map(_is_made, built.layer.parameters())):
+        run(built, probes[0].arguments)  # lazy layers make their weights in the first call
+    unused = run(lambda: copy.deepcopy(built.layer), {}).value
     given = [run(built, probe.arguments) for probe in probes]
-    refusal = _not_this_signature(built) if all(outcome.error for outcome in given) else None
+    refused = any(isinstance(outcome.error, TypeError | NotImplementedError) for outcome in given)
+    refusal = _not_this_signature(built) if refused else None
     if refusal is not None:
         return refusal
     candidates = _believable(built, probes, given)
     if not candidates:
         return _no_projections(built, given)
     remarks = []
-    if _only_rounded(probes[-1], given[-1]):
-        probes, given, remark = probes[:-1], given[:-1], _in_half(given[-1])
-        remarks.append(remark)
+    half = next(i for i, probe in enumerate(probes) if probe.shows == "half precision")
+    if _only_rounded(probes[half], given[half]):
+        remarks.append(_in_half(given[half]))
+        del probes[half], given[half]
     readings = [Comparison(_exercise(built, w), probes, given) for w in candidates]
     if all(reading.wrong for reading in readings):
-        behaviour = _unsteady(built, probes, given) or _order_of_arguments(built)
-        return _named(behaviour) if behaviour else verdict(readings)
+        behaviour = (
+            _unsteady(built, probes, given)
+            or _keeps_state(replace(built, layer=unused), probes, candidates)
+            or _order_of_arguments(built)
+        )
+        if behaviour:
+            return _named(behaviour)
+        return readings[0].unknown() if _raises_its_own(given) else verdict(readings)
     result = verdict(readings)
     if not result.passed:
         return result
     w = next(w for w, reading in zip(candidates, readings, strict=True) if not reading.wrong)
-    behaviour = _unsteady(built, probes, given) or _gradients(built, w, fresh)
-    if behaviour:
-        return _named(behaviour)
+    behaviour = _unsteady(built, probes, given)
+    refusal = _named(behaviour) if behaviour else _gradients(built, w, fresh)
+    if refusal is not None:
+        return refusal
     if any(outcome.printed for outcome in given):
         remarks.append("It prints while it runs.")
     if any(getattr(w, f"b_{role}") is not None for role in "qkvo"):
@@ -292,7 +305,7 @@ def _mark(built: _Built, fresh: bool) -> Result:
 
 
 def _believable(built: _Built, probes: list[Probe], given: list[Outcome]) -> list[Projections]:
-    """Return the readings of the layer's weights under which the simplest probes agree, else the likely ones."""
+    """Return the readings of its weights under which the simplest probes agree, else the likely ones."""
     readings = list(find_projections(built.layer, built.d_model, built.num_heads))
     if len(readings) < 2:
         return readings
@@ -359,10 +372,10 @@ def _probes(d_model: int) -> list[Probe]:
         Probe("keys and values of their own", "project", {"Q": square, "K": x(2, 6), "V": x(2, 6)}),
         Probe("more queries than keys", "score", short),
         Probe("more keys than queries", "score", cross),
+        Probe("half precision", "softmax", half),
         Probe("a mask", "mask", {**cross, "mask": mask}),
         Probe("a mask of 0 and 1", "mask", {**cross, "mask": mask.long()}),
         Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
-        Probe("half precision", "softmax", half),
     ]
 
 
@@ -397,10 +410,16 @@ def _order_of_arguments(built: _Built) -> Mistake | None:
     return known.ARGUMENT_ORDER if sorted(order) == sorted("QKV") and order != "QKV" else None
 
 
+def _raises_its_own(given: list[Outcome]) -> bool:
+    """Whether it raises what no wrong stage of a pipeline raises, so that none need be tried."""
+    errors = {type(outcome.error) for outcome in given if outcome.error is not None}
+    return not errors <= {RuntimeError, ValueError, IndexError, TypeError}
+
+
 def _only_rounded(probe: Probe, outcome: Outcome) -> bool:
     """Whether a layer meets its limits in half precision: another dtype comes out, or it says so."""
     if outcome.error is not None:
-        return "dtype" in str(outcome.error) or "Half" in str(outcome.error)
+        return re.search(r"dtype|scalar type|Half|BFloat16", str(outcome.error)) is not None
     value = outcome.value
     if not isinstance(_first(value), Tensor):
         return False
@@ -425,15 +444,24 @@ def _unsteady(built: _Built, probes: list[Probe], given: list[Outcome]) -> Mista
         return built(*arguments)
 
     again, reseeded = run(built, probes[i].arguments), run(seeded, probes[i].arguments)
-    if again.error is None and reseeded.error is None and not same(again.value, reseeded.value):
-        if "the random state" in again.changed:
-            return known.DROPOUT_IN_EVAL
+    by_chance = again.error is None and reseeded.error is None and not same(again.value, reseeded.value)
+    if by_chance and "the random state" in again.changed:
+        return known.DROPOUT_IN_EVAL
     if (again.error is None) != (given[i].error is None) or not same(again.value, given[i].value):
         return known.STATE_KEPT
     return None
 
 
-def _gradients(built: _Built, w: Projections, fresh: bool) -> Mistake | None:
+def _keeps_state(unused: _Built, probes: list[Probe], candidates: list[Projections]) -> Mistake | None:
+    """See whether the answer is right wherever it has not been called before."""
+    if not isinstance(unused.layer, nn.Module):
+        return None
+    alone = [run(replace(unused, layer=copy.deepcopy(unused.layer)), probe.arguments) for probe in probes]
+    right = any(not Comparison(_exercise(unused, w), probes, alone).wrong for w in candidates)
+    return known.STATE_KEPT if right else None
+
+
+def _gradients(built: _Built, w: Projections, fresh: bool) -> Result | None:
     """See whether what training needs arrives at the inputs and, in a layer just made, at the weights."""
     generator = torch.Generator().manual_seed(1)
     inputs = [
@@ -450,10 +478,13 @@ def _gradients(built: _Built, w: Projections, fresh: bool) -> Mistake | None:
         return run(gradients, {})
 
     wanted, given = of(lambda *x: _right(w, *x)), of(built)
-    if given.error is not None or not same(given.value, wanted.value):
-        return known.GRADIENT_CUT
+    if given.error is not None:
+        said = f"{type(given.error).__name__}: {str(given.error).splitlines()[0]}"
+        return _named(known.GRADIENT_CUT, f"its backward pass raises {said}")
+    if not same(given.value, wanted.value):
+        return _named(known.GRADIENT_CUT)
     frozen = any(not p.requires_grad for p in built.layer.parameters() if p.ndim >= 2)
-    return known.WEIGHTS_FROZEN if fresh and frozen else None
+    return _named(known.WEIGHTS_FROZEN) if fresh and frozen else None
 
 
 def _no_projections(built: _Built, given: list[Outcome]) -> Result:
@@ -471,8 +502,9 @@ def _no_projections(built: _Built, given: list[Outcome]) -> Result:
     return Result(NAME, False, message, "project")
 
 
-def _named(entry: Mistake) -> Result:
-    return Result(NAME, False, f"{NAME}: {entry.title}\n  {entry.effect}", entry.stage, (entry,))
+def _named(entry: Mistake, evidence: str = "") -> Result:
+    lines = [f"{NAME}: {entry.title}", f"  {entry.effect}", *([f"  {evidence}"] if evidence else [])]
+    return Result(NAME, False, "\n".join(lines), entry.stage, (entry,))
 
 
 def _raised(what: str, where: str, made: Outcome) -> Result:

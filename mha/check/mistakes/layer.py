@@ -255,6 +255,64 @@ def _(inputs: Inputs, w: Projections) -> Tensor:
     return torch.relu(project_q(inputs, w))
 
 
+# ---------------------------------------------------------------- give
+
+
+@mistake(
+    "give-in-a-list",
+    "Output and weights come back in a list",
+    "Code that tells a pair from a tensor by its type, isinstance(result, tuple), is misled.",
+    "return output, weights: a tuple.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> list[Tensor]:
+    return [output, weights]
+
+
+@mistake(
+    "give-nothing",
+    "Nothing comes back: the return is missing",
+    "The result is None.",
+    "return output, weights.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> None:
+    return None
+
+
+@mistake(
+    "give-weights-only",
+    "Only the weights come back",
+    "The result says where each query looks, not what it found there.",
+    "return output, weights.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> Tensor:
+    return weights
+
+
+@mistake(
+    "give-weights-summed",
+    "The weights come back summed over the heads",
+    "One map is left of h, and its rows sum to h.",
+    "return one map per head, (B, h, Lq, Lk).",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights.sum(dim=1)
+
+
+@mistake(
+    "give-weights-of-one-head",
+    "The weights of the first head only come back",
+    "One map is left of h.",
+    "return one map per head, (B, h, Lq, Lk).",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights[:, 0]
+
+
 # ---------------------------------------------------------------- what numbers of one call do not show
 
 
