@@ -77,7 +77,7 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
     if _is_blank(answer):
         return Result(exercise.name, False, f"{exercise.name}: not attempted yet", attempted=False)
     probes = exercise.probes()
-    given = [run(answer, probe.arguments) for probe in probes]
+    given = [run(exercise.drive(answer), probe.arguments) for probe in probes]
     return verdict([Comparison(exercise, probes, given)])
 
 
@@ -99,7 +99,7 @@ class Comparison:
 
     def __init__(self, exercise: Exercise, probes: list[Probe], given: list[Outcome]) -> None:
         self.exercise, self.probes, self.given = exercise, probes, given
-        self.wanted = [run(exercise.reference, probe.arguments) for probe in probes]
+        self.wanted = [run(exercise.drive(exercise.reference), probe.arguments) for probe in probes]
         values = [outcome.value for outcome in given if outcome.error is None]
         # An answer may leave the weights away, if it does so every time.
         self.output_only = bool(values) and all(isinstance(value, Tensor) for value in values)
@@ -201,6 +201,8 @@ def _said(error: BaseException | None) -> tuple[str, str] | None:
 
 def _is_blank(answer: Callable[..., Any]) -> bool:
     """Whether `answer` is still as it was handed out: a docstring and `...`."""
+    if inspect.isclass(answer):
+        return all(_is_blank(method) for method in vars(answer).values() if inspect.isfunction(method))
     code = getattr(answer, "__code__", None)
     blank = _not_written_yet.__code__
     return code is not None and code.co_code == blank.co_code and not code.co_names
@@ -212,13 +214,13 @@ def _not_written_yet() -> None:
 
 
 def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:
-    wanted = f"it has to be a function {exercise.name}{exercise.signature}"
+    wanted = f"it has to be {exercise.wanted}"
     if not callable(answer):
         message = f"{exercise.name}: the answer is a {type(answer).__name__}; {wanted}"
         return Result(exercise.name, False, message, "signature")
     for probe in exercise.probes():
         try:
-            inspect.signature(answer).bind(*probe.arguments.values())
+            inspect.signature(exercise.drive(answer)).bind(*probe.arguments.values())
         except TypeError:
             own = f"{getattr(answer, '__name__', 'it')}{inspect.signature(answer)}"
             message = f"{exercise.name}: the answer is {own}; {wanted}"

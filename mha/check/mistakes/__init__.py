@@ -1,5 +1,5 @@
 """The entries of the catalogue, a file for each group of stages."""
 
-from mha.check.mistakes import attention, heads, layer, masks
+from mha.check.mistakes import attention, cache, heads, layer, masks, positions, shapes, tiles, torch_api
 
-__all__ = ["attention", "heads", "layer", "masks"]
+__all__ = ["attention", "cache", "heads", "layer", "masks", "positions", "shapes", "tiles", "torch_api"]

@@ -1,0 +1,453 @@
+"""What goes wrong when attention is worked out in tiles."""
+
+import torch
+from torch import Tensor
+
+from mha.check.catalogue import mistake
+from mha.check.pipelines import tiles
+
+# ---------------------------------------------------------------- tiles
+
+
+@mistake(
+    "tiles-last-dropped",
+    "A last tile that is shorter is dropped",
+    "Right where block divides the number of keys; else the last keys are never looked at.",
+    "range(0, Lk, block) reaches them all; Lk // block rounds down.",
+    stage="tiles",
+)
+def _(Lk: int, block: int) -> list[slice]:
+    return [slice(i * block, (i + 1) * block) for i in range(Lk // block)]
+
+
+@mistake(
+    "tiles-first-only",
+    "Only the first tile is looked at",
+    "Right where one tile holds all keys.",
+    "go through all of them before you return.",
+    stage="tiles",
+)
+def _(Lk: int, block: int) -> list[slice]:
+    return tiles(Lk, block)[:1]
+
+
+@mistake(
+    "tiles-last-only",
+    "Only the last tile counts: what was kept is started anew for each",
+    "Right where one tile holds all keys.",
+    "start largest, total and mix once, before the loop.",
+    stage="tiles",
+)
+def _(Lk: int, block: int) -> list[slice]:
+    return tiles(Lk, block)[-1:]
+
+
+@mistake(
+    "tiles-overlap",
+    "A tile takes one key too many, which the next takes again",
+    "Keys at the borders count twice.",
+    "a slice ends before its end: start : start + block.",
+    stage="tiles",
+)
+def _(Lk: int, block: int) -> list[slice]:
+    return [slice(start, start + block + 1) for start in range(0, Lk, block)]
+
+
+@mistake(
+    "tiles-step-1",
+    "The tiles start at every key: the step of the range is missing",
+    "Keys in the middle count `block` times.",
+    "range(0, Lk, block).",
+    stage="tiles",
+)
+def _(Lk: int, block: int) -> list[slice]:
+    return [slice(start, start + block) for start in range(Lk)]
+
+
+@mistake(
+    "tiles-first-skipped",
+    "The first tile is left out",
+    "The first keys are never looked at.",
+    "range(0, Lk, block) starts at 0.",
+    stage="tiles",
+)
+def _(Lk: int, block: int) -> list[slice]:
+    return tiles(Lk, block)[1:]
+
+
+# ---------------------------------------------------------------- the largest score
+
+
+@mistake(
+    "tile-starts-at-zero",
+    "The largest score starts at 0 instead of -inf",
+    "Right unless all scores lie far below 0: then all powers are 0, and 0 / 0 is NaN.",
+    "start with -inf, which any score exceeds.",
+    stage="tile_start",
+)
+def _(Q: Tensor) -> Tensor:
+    return Q.new_zeros((*Q.shape[:-1], 1))
+
+
+@mistake(
+    "tile-starts-at-plus-inf",
+    "The largest score starts at +inf",
+    "No score exceeds it: all powers are 0 and the result is NaN.",
+    "start with -inf, which any score exceeds.",
+    stage="tile_start",
+)
+def _(Q: Tensor) -> Tensor:
+    return Q.new_full((*Q.shape[:-1], 1), float("inf"))
+
+
+@mistake(
+    "tile-largest-of-this-tile",
+    "The largest score is that of the tile, not of all so far",
+    "Right for small scores; where a later tile has a much smaller one, the old sums overflow.",
+    "torch.maximum(largest, scores.amax(-1, keepdim=True)).",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return scores.amax(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-largest-never-updated",
+    "The largest score of the first tile is kept for all",
+    "Right for small scores; a much larger one in a later tile overflows.",
+    "update it in every tile.",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.where(largest.isinf(), scores.amax(dim=-1, keepdim=True), largest)
+
+
+@mistake(
+    "tile-no-largest",
+    "No largest score is subtracted",
+    "Right for small scores; large ones overflow to inf / inf = NaN.",
+    "keep the largest score so far, and subtract it before exp.",
+    stage="tile_start",
+    also={"tile_largest": lambda largest, scores: largest},
+)
+def _(Q: Tensor) -> Tensor:
+    return Q.new_zeros((*Q.shape[:-1], 1))
+
+
+@mistake(
+    "tile-smallest",
+    "The smallest score is kept in place of the largest",
+    "All powers are at least 1 and overflow for large scores.",
+    "torch.maximum and amax.",
+    stage="tile_largest",
+    also={"tile_start": lambda Q: Q.new_full((*Q.shape[:-1], 1), float("inf"))},
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.minimum(largest, scores.amin(dim=-1, keepdim=True))
+
+
+@mistake(
+    "tile-largest-of-all-queries",
+    "One largest score for all queries",
+    "Right for small scores; a query whose scores all lie far below becomes 0 / 0 = NaN.",
+    "each query has its own: amax(dim=-1, keepdim=True).",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.maximum(largest, scores.amax().expand_as(largest))
+
+
+# ---------------------------------------------------------------- shrink
+
+
+@mistake(
+    "tile-never-shrunk",
+    "Neither the sum nor the mix is scaled down when the largest score grows",
+    "Right if the largest score is in the first tile; else old tiles count too much.",
+    "multiply both by exp(old largest - new largest).",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return torch.ones_like(larger)
+
+
+@mistake(
+    "tile-shrink-inverted",
+    "The factor for sum and mix is inverted: exp(new - old)",
+    "It is infinite in the first tile, and inf · 0 is NaN.",
+    "the factor is exp(old largest - new largest), at most 1.",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return (larger - largest).exp()
+
+
+@mistake(
+    "tile-shrink-without-exp",
+    "The factor is the difference of the largest scores, without exp",
+    "It is -inf in the first tile, and 0 where nothing changed.",
+    "the factor is exp(old largest - new largest).",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return largest - larger
+
+
+# ---------------------------------------------------------------- powers
+
+
+@mistake(
+    "tile-powers-of-old-largest",
+    "The powers are relative to the largest score *before* this tile",
+    "In the first tile that is -inf, and exp(inf) is inf.",
+    "update the largest score first.",
+    stage="tile_powers",
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return (scores - largest).exp()
+
+
+@mistake(
+    "tile-powers-not-relative",
+    "The largest score is not subtracted in the powers",
+    "They do not fit the factor by which the old sums are scaled, and large scores overflow.",
+    "exp(scores - new largest).",
+    stage="tile_powers",
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return scores.exp()
+
+
+@mistake(
+    "tile-powers-of-2",
+    "exp2 of the scores, whose factor log2(e) is missing",
+    "Weights are flatter than softmax would make them.",
+    "use exp, or multiply the scores by log2(e) first, and use the same power in the factor.",
+    stage="tile_powers",
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return (scores - larger).exp2()
+
+
+@mistake(
+    "tile-powers-of-2-throughout",
+    "exp2 everywhere, without log2(e) on the scores",
+    "Weights are those of a softmax to base 2: flatter than asked for.",
+    "multiply the scores by log2(e) first, or use exp.",
+    stage="tile_powers",
+    also={"tile_shrink": lambda largest, larger: (largest - larger).exp2()},
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return (scores - larger).exp2()
+
+
+@mistake(
+    "tile-softmax-in-each",
+    "Each tile has a softmax of its own",
+    "Every tile gets the same say, whatever its scores.",
+    "only exp(scores - largest) in the tile; divide by the sum over all tiles at the end.",
+    stage="tile_powers",
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1)
+
+
+# ---------------------------------------------------------------- total
+
+
+@mistake(
+    "tile-total-not-shrunk",
+    "The mix is scaled down when the largest score grows, the sum is not",
+    "The sum is too large, so that the output is too small.",
+    "multiply the sum by exp(old largest - new largest) as well.",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total + powers.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-total-shrunk-too-late",
+    "The sum is scaled down after the new powers are added",
+    "The new powers are scaled down too, though they are relative to the new largest already.",
+    "total * shrink + powers.sum(-1, keepdim=True).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return (total + powers.sum(dim=-1, keepdim=True)) * shrink
+
+
+@mistake(
+    "tile-total-inverted",
+    "The sum is divided by exp(old - new) instead of multiplied",
+    "It grows where it should shrink.",
+    "multiply by exp(old largest - new largest), which is at most 1.",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return torch.where(total == 0, total, total / shrink) + powers.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-total-of-this-tile",
+    "The sum is that of the last tile only",
+    "The output is too large, more so the more tiles there are.",
+    "add to what was there: total * shrink + powers.sum(-1, keepdim=True).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return powers.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-total-counts-keys",
+    "The number of keys is counted in place of the sum of the powers",
+    "Rows of weights do not sum to 1.",
+    "add up the powers.",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total + powers.size(-1)
+
+
+@mistake(
+    "tile-total-largest-power",
+    "The largest power of the tile is added in place of the sum",
+    "The sum is too small.",
+    "powers.sum(dim=-1, keepdim=True).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total * shrink + powers.amax(dim=-1, keepdim=True)
+
+
+# ---------------------------------------------------------------- mix
+
+
+@mistake(
+    "tile-mix-not-shrunk",
+    "The mix of values is not scaled down when the largest score grows",
+    "Right if the largest score is in the first tile; else old tiles keep their old scale.",
+    "multiply the mix by exp(old largest - new largest) before adding.",
+    stage="tile_mix",
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return mix + part
+
+
+@mistake(
+    "tile-mix-inverted",
+    "The mix is divided by exp(old - new) instead of multiplied",
+    "It blows up where the largest score grows.",
+    "multiply by exp(old largest - new largest), which is at most 1.",
+    stage="tile_mix",
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return torch.where(mix == 0, mix, mix / shrink) + part
+
+
+@mistake(
+    "tile-mix-shrunk-too-late",
+    "The mix is scaled down after the new values are added",
+    "The new values are scaled down too; in the first tile they become 0.",
+    "mix * shrink + powers @ values.",
+    stage="tile_mix",
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return (mix + part) * shrink
+
+
+@mistake(
+    "tile-mix-of-this-tile",
+    "The values of earlier tiles are forgotten",
+    "Only the last tile is mixed, but divided by the sum over all.",
+    "add to what was there: mix * shrink + powers @ values.",
+    stage="tile_mix",
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return part
+
+
+@mistake(
+    "tile-divided-in-each",
+    "The mix is divided by the sum in every tile",
+    "Old tiles are divided again and again.",
+    "divide once, after the last tile.",
+    stage="tile_mix",
+    also={"tile_divide": lambda mix, total, count: mix},
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return (mix * shrink + part) / total
+
+
+@mistake(
+    "tile-divided-in-each-and-at-the-end",
+    "The mix is divided by the sum in every tile and once more at the end",
+    "The output is too small.",
+    "divide once, after the last tile.",
+    stage="tile_mix",
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return (mix * shrink + part) / total
+
+
+@mistake(
+    "tiles-averaged",
+    "Each tile has a softmax of its own, and the results are averaged",
+    "Every tile gets the same say, whatever its scores.",
+    "keep one sum over all tiles, relative to the largest score so far.",
+    stage="tile_mix",
+    also={
+        "tile_total": lambda total, shrink, powers: powers.sum(dim=-1, keepdim=True),
+        "tile_divide": lambda mix, total, count: mix / count,
+    },
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return mix + part / total
+
+
+# ---------------------------------------------------------------- divide
+
+
+@mistake(
+    "tile-never-divided",
+    "The mix is not divided by the sum of the powers",
+    "The weights do not sum to 1: the output is too large.",
+    "return mix / total.",
+    stage="tile_divide",
+)
+def _(mix: Tensor, total: Tensor, count: int) -> Tensor:
+    return mix
+
+
+@mistake(
+    "tile-multiplied",
+    "The mix is multiplied by the sum of the powers",
+    "The output is far too large.",
+    "return mix / total.",
+    stage="tile_divide",
+)
+def _(mix: Tensor, total: Tensor, count: int) -> Tensor:
+    return mix * total
+
+
+@mistake(
+    "tile-divided-by-tiles",
+    "The mix is divided by the number of tiles instead of by the sum",
+    "The weights do not sum to 1.",
+    "return mix / total.",
+    stage="tile_divide",
+)
+def _(mix: Tensor, total: Tensor, count: int) -> Tensor:
+    return mix / count
+
+
+@mistake(
+    "tile-total-kept-beside",
+    "Output and sum come back, not the output alone",
+    "Whoever uses the result gets a tuple.",
+    "return mix / total.",
+    stage="tile_divide",
+)
+def _(mix: Tensor, total: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    return mix / total, total
