@@ -1,5 +1,7 @@
 """A right layer passes however it is written; a wrong one never does, however it is written."""
 
+# ruff: noqa: N801 (a hundred layers, each known by the words in its decorator)
+
 import math
 from collections.abc import Callable
 
@@ -126,7 +128,7 @@ right("unnamed, with biases")(named("one", "two", "three", "four", bias=True))
 
 
 @right("made in another order, names that do not tell")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.layer_a, self.layer_b, self.layer_c, self.layer_d = (nn.Linear(d, d) for _ in range(4))
 
@@ -138,7 +140,7 @@ class Layer(Base):
 
 
 @right("clones in a ModuleList, (h, d_model), as in the Annotated Transformer")
-class Layer(nn.Module):
+class _(nn.Module):
     def __init__(self, h, d_model, dropout=0.1):
         super().__init__()
         if d_model % h:
@@ -163,7 +165,7 @@ class Layer(nn.Module):
 
 
 @right("three clones and an output")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.projections = nn.ModuleList(nn.Linear(d, d, bias=False) for _ in range(3))
         self.final = nn.Linear(d, d)
@@ -176,7 +178,7 @@ class Layer(Base):
 
 
 @right("a ModuleDict")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.proj = nn.ModuleDict({name: nn.Linear(d, d) for name in ("query", "key", "value", "out")})
 
@@ -191,7 +193,7 @@ class Layer(Base):
 
 
 @right("fused qkv, its rows used one by one")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
 
@@ -203,7 +205,7 @@ class Layer(Base):
 
 
 @right("fused qkv with F.linear on slices")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.in_proj, self.out = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
 
@@ -225,7 +227,7 @@ class GPT2Conv1D(nn.Module):
 
 
 @right("c_attn and c_proj of GPT-2's Conv1D")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.c_attn, self.c_proj = GPT2Conv1D(3 * d, d), GPT2Conv1D(d, d)
 
@@ -237,7 +239,7 @@ class Layer(Base):
 
 
 @right("fused keys and values")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.to_q, self.to_kv = nn.Linear(d, d, bias=False), nn.Linear(d, 2 * d, bias=False)
         self.to_out = nn.Sequential(nn.Linear(d, d), nn.Dropout(0.0))
@@ -250,7 +252,7 @@ class Layer(Base):
 
 
 @right("fused qkv, head by head: (h, 3, d_k)")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.query_key_value, self.dense = nn.Linear(d, 3 * d), nn.Linear(d, d)
 
@@ -263,7 +265,7 @@ class Layer(Base):
 
 
 @right("fused qkv as one parameter (3, d_model, d_model)")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.w_qkv = nn.Parameter(torch.randn(3, d, d) * 0.2)
         self.w_out = nn.Parameter(torch.randn(d, d) * 0.2)
@@ -318,7 +320,7 @@ for _shape, _qkv, _o, _out in (
 
 
 @right("parameters and their biases apart")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         for name in "qkvo":
             setattr(self, f"W_{name}", nn.Parameter(torch.randn(d, d) * 0.2))
@@ -361,7 +363,7 @@ class Head(nn.Module):
 
 
 @right("a module per head")
-class Layer(PerHead):
+class _(PerHead):
     def build(self, d, h, d_k):
         self.heads = nn.ModuleList(Head(d, d_k) for _ in range(h))
         self.proj = nn.Linear(d, d)
@@ -374,7 +376,7 @@ class Layer(PerHead):
 
 
 @right("one output per head, added up")
-class Layer(PerHead):
+class _(PerHead):
     def build(self, d, h, d_k):
         super().build(d, h, d_k)
         self.W_o = nn.ModuleList(nn.Linear(d_k, d, bias=False) for _ in range(h))
@@ -387,7 +389,7 @@ class Layer(PerHead):
 
 
 @right("attributes q0, k0, v0 … per head")
-class Layer(PerHead):
+class _(PerHead):
     def build(self, d, h, d_k):
         for i in range(h):
             for name in "qkv":
@@ -399,7 +401,7 @@ class Layer(PerHead):
 
 
 @right("a ParameterList per role")
-class Layer(PerHead):
+class _(PerHead):
     def build(self, d, h, d_k):
         for name in "qkv":
             setattr(self, f"W_{name}", nn.ParameterList(torch.randn(d, d_k) * 0.2 for _ in range(h)))
@@ -410,7 +412,7 @@ class Layer(PerHead):
 
 
 @right("one qkv Linear per head")
-class Layer(PerHead):
+class _(PerHead):
     def build(self, d, h, d_k):
         self.qkv = nn.ModuleList(nn.Linear(d, 3 * d_k) for _ in range(h))
         self.W_o = nn.Linear(d, d)
@@ -423,19 +425,19 @@ class Layer(PerHead):
 
 
 @right("output only")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         return super().forward(*inputs)[0]
 
 
 @right("weights given as None")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         return super().forward(*inputs)[0], None
 
 
 @right("F.scaled_dot_product_attention")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         q, k, v = map(self.split, self.project(Q, K, V))
         mask = None if mask is None else mask.bool()
@@ -443,7 +445,7 @@ class Layer(Base):
 
 
 @right("loops over examples, heads and tokens")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         heads, weights = torch.zeros_like(q), q.new_zeros(*q.shape[:3], k.size(2))
         mask = None if mask is None else mask.expand(weights.shape)
@@ -460,7 +462,7 @@ class Layer(Base):
 
 
 @right("baddbmm on (B·h, L, d_k)")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         (B, h, Lq, d_k), Lk = q.shape, k.size(2)
         q, k, v = (x.reshape(B * h, -1, d_k) for x in (q, k, v))
@@ -473,7 +475,7 @@ class Layer(Base):
 
 
 @right("torch.where, and a softmax by hand")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         scores = torch.einsum("bhqd,bhkd->bhqk", q * q.size(-1) ** -0.25, k * q.size(-1) ** -0.25)
         keep = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.bool().expand_as(scores)
@@ -484,7 +486,7 @@ class Layer(Base):
 
 
 @right("the scale as a tensor of float32, which half precision does not meet")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         scores = q @ k.transpose(-2, -1) / torch.sqrt(torch.FloatTensor([self.d_k]))
         if mask is not None:
@@ -496,7 +498,7 @@ class Layer(Base):
 
 
 @right("softmax in float32")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         scores = q @ k.transpose(-2, -1) / self.d_k**0.5
         if mask is not None:
@@ -508,7 +510,7 @@ class Layer(Base):
 
 
 @right("heads kept on the third axis")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)) for x in self.project(Q, K, V))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.d_k)
@@ -519,7 +521,7 @@ class Layer(Base):
 
 
 @right("a list of chunks as heads")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         q, k, v = (torch.stack(x.chunk(self.num_heads, -1), 1) for x in self.project(Q, K, V))
         heads, weights = attend(q, k, v, mask)
@@ -527,7 +529,7 @@ class Layer(Base):
 
 
 @right("wraps nn.MultiheadAttention")
-class Layer(nn.Module):
+class _(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
         self.mha = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
@@ -566,7 +568,7 @@ class Dropping(Base):
 
 
 @right("dropout by F.dropout, and on the output as well")
-class Layer(Dropping):
+class _(Dropping):
     def drop(self, weights):
         return F.dropout(weights, self.p, self.training)
 
@@ -575,13 +577,13 @@ class Layer(Dropping):
 
 
 @right("keyword-only num_heads")
-class Layer(Base):
+class _(Base):
     def __init__(self, d_model, *, n_heads):
         super().__init__(d_model, n_heads)
 
 
 @right("more arguments: hid_dim, n_heads, dropout, device")
-class Layer(Base):
+class _(Base):
     def __init__(self, hid_dim, n_heads, dropout):
         super().__init__(hid_dim, n_heads)
         self.drop = nn.Dropout(dropout)
@@ -592,7 +594,7 @@ class Layer(Base):
 
 
 @right("other parts that are not used")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         super().build(d, h, d_k)
         self.norm, self.spare = nn.LayerNorm(d), nn.Linear(d, d)
@@ -601,21 +603,21 @@ class Layer(Base):
 
 
 @right("keeps the weights for a look later")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         heads, self.attention_weights = attend(q, k, v, mask)
         return heads, self.attention_weights
 
 
 @right("prints")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         print(Q.shape)
         return super().forward(Q, K, V, mask)
 
 
 @right("weights made by the first call")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         self.W_q, self.W_k, self.W_v, self.W_o = (nn.LazyLinear(d) for _ in range(4))
 
@@ -706,19 +708,19 @@ def _(self, Q, K, V):
 
 
 @wrong("fused, split into (d_k, h)", "split-interleaved")
-class Layer(Fused):
+class _(Fused):
     def split(self, x):
         return x.view(*x.shape[:2], self.d_k, self.num_heads).permute(0, 3, 1, 2)
 
 
 @wrong("fused, viewed as (B, h, L, d_k)", "split-view-only")
-class Layer(Fused):
+class _(Fused):
     def split(self, x):
         return x.reshape(x.size(0), self.num_heads, x.size(1), self.d_k)
 
 
 @wrong("fused, the merge without a transpose and no scale", "merge-no-transpose", "scale-missing")
-class Layer(Fused):
+class _(Fused):
     def attend(self, q, k, v, mask):
         return attend(q * self.d_k**0.5, k, v, mask)
 
@@ -727,13 +729,13 @@ class Layer(Fused):
 
 
 @wrong("per head, joined in reverse order", "merge-heads-reversed")
-class Layer(PerHead):
+class _(PerHead):
     def order(self, heads):
         return heads[::-1]
 
 
 @wrong("per head, and no output projection", "layer-no-output-projection")
-class Layer(PerHead):
+class _(PerHead):
     def forward(self, Q, K, V, mask=None):
         mask = None if mask is None else mask[:, 0]
         heads, weights = zip(*(self.one(i, Q, K, V, mask) for i in range(self.num_heads)))
@@ -741,31 +743,31 @@ class Layer(PerHead):
 
 
 @wrong("per head, without the scale", "scale-missing")
-class Layer(PerHead):
+class _(PerHead):
     def one(self, i, Q, K, V, mask):
         return attend(self.W_q[i](Q) * self.d_k**0.5, self.W_k[i](K), self.W_v[i](V), mask)
 
 
 @wrong("per head, with the keys' projection of head 0 for all")
-class Layer(PerHead):
+class _(PerHead):
     def one(self, i, Q, K, V, mask):
         return attend(self.W_q[i](Q), self.W_k[0](K), self.W_v[i](V), mask)
 
 
 @wrong("parameters, the scale by d_model", "scale-by-d_model")
-class Layer(parameters("de", "le", "d", "ed")):
+class _(parameters("de", "le", "d", "ed")):
     def forward(self, Q, K, V, mask=None):
         return super().forward(Q / self.num_heads**0.5, K, V, mask)
 
 
 @wrong("unnamed, without the scale", "scale-missing")
-class Layer(named("a", "b", "c", "d")):
+class _(named("a", "b", "c", "d")):
     def attend(self, q, k, v, mask):
         return attend(q * self.d_k**0.5, k, v, mask)
 
 
 @wrong("unnamed, the mask left out", "mask-ignored")
-class Layer(named("a", "b", "c", "d", bias=True)):
+class _(named("a", "b", "c", "d", bias=True)):
     def attend(self, q, k, v, mask):
         return attend(q, k, v, None)
 
@@ -788,14 +790,14 @@ def _(self, Q, K, V):
 
 
 @wrong("a residual and no scale", "layer-residual-added", "scale-missing")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         heads, weights = attend(*map(self.split, self.project(Q * 5**0.5, K, V)), mask)
         return self.W_o(self.merge(heads)) + Q, weights
 
 
 @wrong("values by W_k and no W_o", "layer-values-by-w_k", "layer-no-output-projection")
-class Layer(Base):
+class _(Base):
     def project(self, Q, K, V):
         return self.W_q(Q), self.W_k(K), self.W_k(V)
 
@@ -804,7 +806,7 @@ class Layer(Base):
 
 
 @wrong("output only, softmax over the queries", "softmax-over-queries")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         q, k, v = map(self.split, self.project(Q, K, V))
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.d_k)
@@ -825,7 +827,7 @@ def _(q, k, v, mask):
 
 
 @wrong("F.scaled_dot_product_attention, always causal")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         q, k, v = map(self.split, self.project(Q, K, V))
         return self.W_o(self.merge(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
@@ -855,14 +857,14 @@ def _(q, k, v, mask):
 
 
 @wrong("weights summed over the heads", "give-weights-summed")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         output, weights = super().forward(*inputs)
         return output, weights.sum(1)
 
 
 @wrong("weights of the first head only", "give-weights-of-one-head")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         output, weights = super().forward(*inputs)
         return output, weights[:, 0]
@@ -884,7 +886,7 @@ for _id, _function in {
 
 
 @wrong("keeps keys and values of earlier calls", "layer-keeps-state")
-class Layer(Base):
+class _(Base):
     past = None
 
     def project(self, Q, K, V):
@@ -896,7 +898,7 @@ class Layer(Base):
 
 
 @wrong("divides by the number of calls", "layer-keeps-state")
-class Layer(Base):
+class _(Base):
     calls = 0
 
     def output(self, x):
@@ -905,7 +907,7 @@ class Layer(Base):
 
 
 @wrong("keeps the first mask", "layer-keeps-state")
-class Layer(Base):
+class _(Base):
     mask = None
 
     def attend(self, q, k, v, mask):
@@ -915,7 +917,7 @@ class Layer(Base):
 
 
 @wrong("changes Q in place", stage="side effects")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         result = super().forward(Q, K, V, mask)
         Q.mul_(2)
@@ -923,7 +925,7 @@ class Layer(Base):
 
 
 @wrong("changes the mask in place", stage="side effects")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         result = super().forward(Q, K, V, mask)
         if mask is not None:
@@ -932,70 +934,70 @@ class Layer(Base):
 
 
 @wrong("raises in __init__", stage="init")
-class Layer(Base):
+class _(Base):
     def __init__(self, d_model, num_heads):
         raise KeyError("no")
 
 
 @wrong("super().__init__() forgotten", stage="init")
-class Layer(nn.Module):
+class _(nn.Module):
     def __init__(self, d_model, num_heads):
         self.W_q = nn.Linear(d_model, d_model)
 
 
 @wrong("no forward", stage="signature")
-class Layer(nn.Module):
+class _(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
         self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(d_model, d_model) for _ in range(4))
 
 
 @wrong("forward(x)", stage="signature")
-class Layer(Base):
+class _(Base):
     def forward(self, x):
         return super().forward(x, x, x)
 
 
 @wrong("forward without a mask", stage="signature")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V):
         return super().forward(Q, K, V)
 
 
 @wrong("no nn.Module", stage="signature")
-class Layer:
+class _:
     def __init__(self, d_model, num_heads):
         pass
 
 
 @wrong("values, keys, query in this order", "layer-arguments-in-another-order")
-class Layer(Base):
+class _(Base):
     def forward(self, values, keys, query, mask=None):
         return super().forward(query, keys, values, mask)
 
 
 @wrong("requires_grad=False", "layer-weights-frozen")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         super().build(d, h, d_k)
         self.requires_grad_(False)
 
 
 @wrong("scores detached", "layer-gradient-cut")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         return attend(q.detach(), k.detach(), v, mask)
 
 
 @wrong("no_grad", "layer-gradient-cut")
-class Layer(Base):
+class _(Base):
     @torch.no_grad()
     def forward(self, *inputs):
         return super().forward(*inputs)
 
 
 @wrong("writes over what the gradient needs", "layer-gradient-cut")
-class Layer(Base):
+class _(Base):
     def attend(self, q, k, v, mask):
         heads, weights = attend(q, k, v, mask)
         weights += 0
@@ -1003,54 +1005,54 @@ class Layer(Base):
 
 
 @wrong("endless recursion")
-class Layer(Base):
+class _(Base):
     def forward(self, Q, K, V, mask=None):
         return self(Q, K, V, mask)
 
 
 @wrong("changes the default dtype in __init__", stage="side effects")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         super().build(d, h, d_k)
         torch.set_default_dtype(torch.float64)
 
 
 @wrong("changes the default dtype in forward", stage="side effects")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         torch.set_default_dtype(torch.float64)
         return super().forward(*inputs)
 
 
 @wrong("seeds in __init__", stage="side effects")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         torch.manual_seed(42)
         super().build(d, h, d_k)
 
 
 @wrong("seeds in forward", stage="side effects")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         torch.manual_seed(42)
         return super().forward(*inputs)
 
 
 @wrong("exits", stage="project")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         raise SystemExit(0)
 
 
 @wrong("W_q and W_k are one", "layer-no-parameters")
-class Layer(Base):
+class _(Base):
     def build(self, d, h, d_k):
         super().build(d, h, d_k)
         self.W_k = self.W_q
 
 
 @wrong("weights drawn anew in each call")
-class Layer(Base):
+class _(Base):
     def forward(self, *inputs):
         for parameter in self.parameters():
             nn.init.normal_(parameter)
@@ -1067,7 +1069,7 @@ for _id, _drop in {
 
 
 @wrong("dropout before the softmax", "layer-dropout-before-softmax")
-class Layer(Dropping):
+class _(Dropping):
     def attend(self, q, k, v, mask):
         scores = self.drop(q @ k.transpose(-2, -1) / math.sqrt(self.d_k))
         if mask is not None:
@@ -1077,7 +1079,7 @@ class Layer(Dropping):
 
 
 @wrong("dropout of 0.1 in eval that nobody can set", "layer-dropout-in-eval")
-class Layer(Base):
+class _(Base):
     def output(self, x):
         return F.dropout(self.W_o(x), 0.1)
 

@@ -42,7 +42,7 @@ class Outcome:
 
 def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     """Call `function` on copies of `arguments`; return what came of it, whatever it was."""
-    given = copy.deepcopy(arguments)
+    given = _copied(arguments)
     changed: list[str] = []
     said = io.StringIO()
     try:
@@ -52,8 +52,23 @@ def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
         raise
     except BaseException as error:  # an answer may also call exit()
         return Outcome(error=error, line=_own_line(error), changed=tuple(changed), printed=said.getvalue())
-    changed += [f"its input {name}" for name in arguments if not same(given[name], arguments[name])]
+    changed += [f"its input {name}" for name in arguments if not _untouched(given[name], arguments[name])]
     return Outcome(value=detach(value), changed=tuple(changed), printed=said.getvalue())
+
+
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Copy `arguments`; what was one tensor under two names stays one."""
+    copies: dict[int, Any] = {}
+    for x in arguments.values():
+        if id(x) not in copies:
+            copies[id(x)] = x.clone() if isinstance(x, Tensor) else copy.deepcopy(x)
+    return {name: copies[id(x)] for name, x in arguments.items()}
+
+
+def _untouched(given: Any, argument: Any) -> bool:
+    if isinstance(given, Tensor):
+        return given.shape == argument.shape and given.dtype == argument.dtype and given.equal(argument)
+    return same(given, argument)
 
 
 @contextlib.contextmanager
@@ -79,13 +94,15 @@ def _undone(changed: list[str], said: io.StringIO) -> Iterator[None]:
 
 
 def _own_line(error: BaseException) -> str | None:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
-    if not own:
+    frames = [
+        (frame.f_code.co_filename, number)
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(_NOT_OWN)
+    ]
+    if not frames:
         return None
-    last = own[-1]
-    text = (last.line or linecache.getline(last.filename, last.lineno or 0)).strip()
-    return f"line {last.lineno}: {text}"
+    file, number = frames[-1]
+    return f"line {number}: {linecache.getline(file, number).strip()}"
 
 
 def detach(value: Any) -> Any:
