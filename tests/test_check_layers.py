@@ -421,6 +421,65 @@ class _(PerHead):
         return attend(*(self.qkv[i](x).chunk(3, -1)[n] for n, x in enumerate((Q, K, V))), mask)
 
 
+@right("biases per head, (h, 1, d_k)")
+class _(Base):
+    def build(self, d, h, d_k):
+        for name in "qkv":
+            setattr(self, f"W_{name}", nn.Parameter(torch.randn(h, d, d_k) * 0.2))
+            setattr(self, f"b_{name}", nn.Parameter(torch.randn(h, 1, d_k)))
+        self.W_o = nn.Linear(d, d)
+
+    def forward(self, Q, K, V, mask=None):
+        parts = zip((Q, K, V), (self.W_q, self.W_k, self.W_v), (self.b_q, self.b_k, self.b_v))
+        heads, weights = attend(*(x[:, None] @ W + b for x, W, b in parts), mask)
+        return self.W_o(self.merge(heads)), weights
+
+
+@right("fused as (3, h, d_model, d_k) with biases (3, d_model)")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.qkv = nn.Parameter(torch.randn(3, h, d, d_k) * 0.2)
+        self.qkv_bias = nn.Parameter(torch.randn(3, d))
+        self.proj = nn.Linear(d, d)
+
+    def project(self, Q, K, V):
+        parts = zip((Q, K, V), self.qkv, self.qkv_bias)
+        return [torch.einsum("bld,hdk->blhk", x, W).flatten(2) + b for x, W, b in parts]
+
+    def output(self, x):
+        return self.proj(x)
+
+
+@right("convolutions of width 1")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.conv_q, self.conv_k, self.conv_v, self.conv_o = (nn.Conv1d(d, d, 1) for _ in range(4))
+
+    def project(self, *inputs):
+        convolutions = (self.conv_q, self.conv_k, self.conv_v)
+        return [c(x.transpose(1, 2)).transpose(1, 2) for c, x in zip(convolutions, inputs)]
+
+    def output(self, x):
+        return self.conv_o(x.transpose(1, 2)).transpose(1, 2)
+
+
+@right("weights under weight_norm")
+class _(Base):
+    def build(self, d, h, d_k):
+        super().build(d, h, d_k)
+        for name in "qkvo":
+            nn.utils.parametrizations.weight_norm(getattr(self, f"W_{name}"))
+
+
+@right("hidden size told as key_size, query_size, value_size, num_hiddens")
+class _(Base):
+    def __init__(self, key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False):
+        if num_hiddens % num_heads:
+            raise ValueError("not divisible")
+        assert key_size == query_size == value_size == num_hiddens
+        super().__init__(num_hiddens, num_heads)
+
+
 # ---------------------------------------------------------------- right: the middle in other words
 
 
@@ -1059,6 +1118,20 @@ class _(Base):
         return super().forward(*inputs)
 
 
+for _how, _function in {
+    "sparse": Tensor.to_sparse,
+    "on meta": lambda x: x.to("meta"),
+    "numpy": Tensor.numpy,
+}.items():
+    wrong(f"what comes back: {_how}")(
+        type(
+            "_",
+            (Base,),
+            {"forward": lambda self, *i, f=_function: tuple(f(x.detach()) for x in Base.forward(self, *i))},
+        )
+    )
+
+
 for _id, _drop in {
     "layer-dropout-in-eval": lambda self, w: F.dropout(w, self.p),
     "layer-dropout-missing": lambda self, w: w,
@@ -1093,3 +1166,81 @@ def test_a_wrong_layer_is_caught_and_named_where_it_can_be(name):
     assert ids <= {entry.id for entry in result.mistakes}, result.message
     assert stage in (None, result.stage)
     assert result.message.startswith("multi_head_attention: ")
+
+
+# ---------------------------------------------------------------- what is said, and what is left behind
+
+
+def test_a_built_layer_is_left_as_it_was():
+    layer = mha.MultiHeadAttention(24, 3, dropout=0.5).half().train()
+    before = {name: x.clone() for name, x in layer.state_dict().items()}
+    data = [parameter.data_ptr() for parameter in layer.parameters()]
+    assert mark_layer(layer).passed
+    assert layer.training and layer.dropout.training
+    assert [parameter.data_ptr() for parameter in layer.parameters()] == data
+    assert all(parameter.grad is None for parameter in layer.parameters())
+    for name, x in layer.state_dict().items():
+        assert x.dtype == torch.float16 and torch.equal(x, before[name])
+
+
+def test_a_built_layer_that_changes_its_weights_gets_them_back():
+    layer = WRONG["weights drawn anew in each call"][0](20, 4)
+    before = layer.W_q.weight.detach().clone()
+    assert not mark_layer(layer).passed
+    assert torch.equal(layer.W_q.weight, before)
+
+
+def test_marking_a_class_leaves_the_random_state_alone():
+    state = torch.get_rng_state()
+    assert mark_layer(mha.MultiHeadAttention).passed
+    assert mark_layer(Dropping).passed
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "name, remark",
+    [
+        ("biases", "Its projections have biases"),
+        ("output only", "returns the output only"),
+        ("weights given as None", "returns the output only"),
+        ("prints", "It prints while it runs"),
+        (
+            "the scale as a tensor of float32, which half precision does not meet",
+            "In half precision it raises",
+        ),
+    ],
+)
+def test_a_right_layer_is_told_kindly_what_it_does_otherwise(name, remark):
+    assert remark in mark_layer(RIGHT[name][0]).message
+
+
+def test_a_plain_layer_gets_no_remark():
+    assert mark_layer(Base).message == "multi_head_attention: passed."
+
+
+def test_a_layer_of_torch_is_called_as_torch_has_it():
+    result = mark_layer(nn.MultiheadAttention(20, 4))
+    # It is right but for what it does with a query that may look at nothing.
+    assert [entry.id for entry in result.mistakes] == ["mask-empty-row-nan"]
+
+
+def test_a_layer_that_does_not_tell_its_heads_is_asked_for_them():
+    layer = mha.MultiHeadAttention(20, 4)
+    del layer.num_heads
+    assert "num_heads=…" in mark_layer(layer).message
+    assert mark_layer(mha.MultiHeadAttention(20, 4), num_heads=3).stage == "signature"
+
+
+def test_an_error_in_a_layer_is_shown_with_its_own_line():
+    assert "raise SystemExit(0)" in mark_layer(WRONG["exits"][0]).message
+    assert 'raise KeyError("no")' in mark_layer(WRONG["raises in __init__"][0]).message
+
+
+def test_a_wrong_signature_is_explained():
+    assert "it has to be forward(self, Q, K, V, mask=None)" in mark_layer(WRONG["forward(x)"][0]).message
+    assert "it has no method forward" in mark_layer(WRONG["no forward"][0]).message
+
+
+def test_a_backward_pass_that_raises_is_told():
+    message = mark_layer(WRONG["writes over what the gradient needs"][0]).message
+    assert "its backward pass raises RuntimeError" in message

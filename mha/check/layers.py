@@ -28,8 +28,9 @@ Call = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None], Any]
 
 _ARGUMENTS = {  # what a constructor's or a layer's arguments are called, by what they mean
     "heads": r"(num|n)_?(attention_?|attn_?)?heads?|heads?|h|nh|head_(num|count)",
-    "d_model": r"d_?model|(embed|model|hidden|hid|emb|input)_?(dim|size)|d(im)?|n_?embd?|num_hiddens|width",
-    "d_k": r"d_?[kv]|(head|key|value|query)_?(dim|size)|d_?head|dim_head",
+    "d_model": r"d_?model|(embed|model|hidden|hid|emb|input)_?(dim|size)|d(im)?|n_?embd?|num_hiddens|width"
+    r"|(key|value|query)_?(dim|size)|[qkv]_?dim",
+    "d_k": r"d_?[kv]|head_?(dim|size)|d_?head|dim_head",
     "dropout": r"(p_?|attn_?|attention_?|resid_?)?(dropout|drop|pdrop)(_?(p|rate|prob))?|p",
     "Q": r"q|query|queries|x_?q|q_?in(put)?",
     "K": r"k|keys?|x_?k|k_?in(put)?",

@@ -47,13 +47,13 @@ def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     said = io.StringIO()
     try:
         with _undone(changed, said):
-            value = function(*given.values())
+            value = detach(function(*given.values()))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an answer may also call exit()
         return Outcome(error=error, line=_own_line(error), changed=tuple(changed), printed=said.getvalue())
     changed += [f"its input {name}" for name in arguments if not _untouched(given[name], arguments[name])]
-    return Outcome(value=detach(value), changed=tuple(changed), printed=said.getvalue())
+    return Outcome(value=value, changed=tuple(changed), printed=said.getvalue())
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -106,8 +106,15 @@ def _own_line(error: BaseException) -> str | None:
 
 
 def detach(value: Any) -> Any:
-    """Return `value` with every tensor in it cut off from its graph."""
+    """Return `value` with every tensor in it cut off from its graph.
+
+    Raises:
+        TypeError: for a tensor whose numbers cannot be looked at.
+    """
     if isinstance(value, Tensor):
+        if value.is_meta or value.layout != torch.strided:
+            kind = "on the device meta" if value.is_meta else f"of layout {value.layout}"
+            raise TypeError(f"the result is a tensor {kind}: an ordinary one is wanted")
         return value.detach()
     if isinstance(value, tuple | list):
         return type(value)(map(detach, value)) if type(value) in (tuple, list) else value

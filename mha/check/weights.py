@@ -70,7 +70,7 @@ class _Piece:
 
 def find_projections(layer: nn.Module, d_model: int, num_heads: int) -> Iterator[Projections]:
     """Yield what the projections of `layer` may be, the likeliest first; nothing if there are no four."""
-    blocks, loose = _blocks(layer)
+    blocks, loose = _blocks(layer, d_model)
     readings = (
         found
         for layout in range(3)
@@ -87,7 +87,7 @@ def _equal(a: Projections, b: Projections) -> bool:
     return all(torch.equal(getattr(a, f"W_{role}"), getattr(b, f"W_{role}")) for role in _ROLES)
 
 
-def _blocks(layer: nn.Module) -> tuple[list[_Block], dict[str, Tensor]]:
+def _blocks(layer: nn.Module, d_model: int) -> tuple[list[_Block], dict[str, Tensor]]:
     """Return the weights of the layer in the order in which it made them, and biases that stand alone."""
     blocks, loose = [], {}
     seen: set[int] = set()
@@ -103,7 +103,7 @@ def _blocks(layer: nn.Module) -> tuple[list[_Block], dict[str, Tensor]]:
             seen.add(id(parameter))
             full = f"{prefix}.{name}".lstrip(".")
             x = parameter.detach()
-            if x.ndim < 2:
+            if x.ndim < 2 or x.numel() in (d_model, 3 * d_model):  # also biases of (h, 1, d_k)
                 loose[full] = x
                 continue
             bias_name = re.sub("weight$", "bias", name)
