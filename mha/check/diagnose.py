@@ -6,6 +6,7 @@ on *every* probe are named. Where none does, the first probe on which it goes wr
 """
 
 import base64
+import dis
 import html
 import inspect
 import re
@@ -204,13 +205,11 @@ def _is_blank(answer: Callable[..., Any]) -> bool:
     if inspect.isclass(answer):
         return all(_is_blank(method) for method in vars(answer).values() if inspect.isfunction(method))
     code = getattr(answer, "__code__", None)
-    blank = _not_written_yet.__code__
-    return code is not None and code.co_code == blank.co_code and not code.co_names
-
-
-def _not_written_yet() -> None:
-    """Do nothing."""
-    ...
+    if code is None:
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP")]
+    names = [step.opname for step in steps]
+    return names in (["LOAD_CONST", "RETURN_VALUE"], ["RETURN_CONST"]) and steps[0].argval is None
 
 
 def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:

@@ -174,11 +174,11 @@ def _rope_probes() -> list[Probe]:
     strided = several.transpose(1, 2).contiguous().transpose(1, 2)
     probes = [
         ("one pair of numbers, positions 0, 1, 2", "rope_turn", pair, [0, 1, 2]),
-        ("a token at position 0", "rope_angles", one, [0]),
+        ("a token at position 0", "rope_positions", one, [0]),
         ("a token at position 1", "rope_frequencies", one, [1]),
         ("positions from 0 on", "rope_pairs", several, [0, 1, 2, 3]),
-        ("positions that do not start at 0", "rope_angles", several, [5, 6, 7, 8]),
-        ("positions far apart and in no order", "rope_angles", several, [7, 2, 30, 11]),
+        ("positions that do not start at 0", "rope_positions", several, [5, 6, 7, 8]),
+        ("positions far apart and in no order", "rope_positions", several, [7, 2, 30, 11]),
         ("an x that does not lie in memory in order", "rope_pairs", strided, [4, 5, 6, 7]),
     ]
     return [
@@ -364,6 +364,24 @@ def _driven(answer: Any, use: Callable[..., Any]) -> Callable[..., Any]:
     return call if inspect.isclass(answer) else functools.wraps(answer)(call)
 
 
+def _drawing_nothing(make: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `make`; that a new layer draws its weights is no side effect."""
+    with torch.random.fork_rng(devices=[]):
+        return make(*arguments)
+
+
+def _giving_shapes(answer: Any) -> Any:
+    """A shape may be a tuple, a list or a torch.Size."""
+
+    def plain(value: Any) -> Any:
+        return tuple(map(plain, value)) if isinstance(value, tuple | list) else value
+
+    def use(answer: Any, B: int, L: int, d_model: int, h: int) -> Any:
+        return plain(answer(B, L, d_model, h))
+
+    return _driven(answer, use) if callable(answer) else answer
+
+
 def _as_a_cache(answer: Any) -> Any:
     return _driven(answer, pipelines.use_cache) if inspect.isclass(answer) else answer
 
@@ -373,8 +391,7 @@ def _with_its_own_layer(answer: Any) -> Any:
     make = getattr(answer, "__globals__", {}).get("make_torch_mha")
 
     def use(answer: Any, mha: nn.MultiheadAttention, x: Tensor, keep: Tensor | None = None) -> Any:
-        with torch.random.fork_rng(devices=[]):  # that a new layer draws its weights is no side effect
-            own = make(mha.embed_dim, mha.num_heads)
+        own = _drawing_nothing(make, mha.embed_dim, mha.num_heads)
         own.load_state_dict(mha.state_dict(), strict=False)
         return answer(own.requires_grad_(False).eval(), x, keep)
 
@@ -385,7 +402,7 @@ def _giving_weights(answer: Any) -> Any:
     """The weights are given in a dict; a layer that holds them will do as well."""
 
     def use(answer: Any, mha: nn.MultiheadAttention) -> Any:
-        given = answer(mha)
+        given = _drawing_nothing(answer, mha)
         named = dict(given.named_parameters()) if isinstance(given, nn.Module) else given
         if not isinstance(named, dict):
             return given
@@ -398,7 +415,7 @@ def _giving_a_layer(answer: Any) -> Any:
     """The layer that was loaded is tried on an input."""
 
     def use(answer: Any, state_dict: pipelines.State, layer: int, num_heads: int) -> Any:
-        given = answer(state_dict, layer, num_heads)
+        given = _drawing_nothing(answer, state_dict, layer, num_heads)
         x = pipelines.bert_input(state_dict)
         return given(x, x, x) if isinstance(given, nn.Module) else given
 
@@ -467,7 +484,15 @@ EXERCISES = {
         _single("causal_mask", "(Lq, Lk=None)", mha.causal_mask, "causal", _causal_probes),
         _single("padding_mask", "(lengths, max_len)", mha.padding_mask, "padding", _padding_probes),
         _single("repeat_kv", "(x, n_rep)", mha.repeat_kv, "repeat", _repeat_probes),
-        Exercise("shapes", "(B, L, d_model, h)", _shapes, pipelines.SHAPES, pipelines.shapes, _shapes_probes),
+        Exercise(
+            "shapes",
+            "(B, L, d_model, h)",
+            _shapes,
+            pipelines.SHAPES,
+            pipelines.shapes,
+            _shapes_probes,
+            _giving_shapes,
+        ),
         Exercise(
             "apply_rope", "(x, positions)", mha.apply_rope, pipelines.ROPE, pipelines.rope, _rope_probes
         ),

@@ -242,6 +242,11 @@ def rope_frequencies(d_k: int) -> Tensor:
     return 10_000.0 ** (-torch.arange(0, d_k, 2, dtype=torch.float64) / d_k)
 
 
+def rope_positions(positions: Tensor) -> Tensor:
+    """As they are given."""
+    return positions
+
+
 def rope_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     """(L,), (d_k/2,) → (L, d_k/2)."""
     return positions.double()[:, None] * frequencies
@@ -271,6 +276,7 @@ def rope_join(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
 ROPE: dict[str, Stage] = {
     "rope_frequencies": rope_frequencies,
+    "rope_positions": rope_positions,
     "rope_angles": rope_angles,
     "rope_layout": rope_layout,
     "rope_pairs": rope_pairs,
@@ -281,7 +287,8 @@ ROPE: dict[str, Stage] = {
 
 def rope(s: Mapping[str, Stage], x: Tensor, positions: Tensor) -> Any:
     """Run the stages of rotary positions."""
-    angles = s["rope_layout"](s["rope_angles"](positions, s["rope_frequencies"](x.size(-1))))
+    frequencies = s["rope_frequencies"](x.size(-1))
+    angles = s["rope_layout"](s["rope_angles"](s["rope_positions"](positions), frequencies))
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = s["rope_turn"](*s["rope_pairs"](x), cos, sin)
     return s["rope_join"](a, b, x)
@@ -476,7 +483,8 @@ def use_cache(make: Callable[[], Any], steps: list[tuple[Tensor, Tensor] | None]
         if step is None:
             cache.reset()
         else:
-            returned.append(cache.append(*step))
+            given = cache.append(*step)
+            returned.append(tuple(given) if isinstance(given, list) else given)
             seen.append(copy.deepcopy(returned[-1]))
         seen.append(len(cache))
     return seen + returned

@@ -167,10 +167,10 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
     "The positions are counted from 1",
     "Distances are still right, so that it works until a cache counts from 0.",
     "use the positions as they are given.",
-    stage="rope_angles",
+    stage="rope_positions",
 )
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return rope_angles(positions + 1, frequencies)
+def _(positions: Tensor) -> Tensor:
+    return positions + 1
 
 
 @mistake(
@@ -178,10 +178,10 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
     "0, 1, 2, … is used in place of the positions that were given",
     "Right for a whole sequence; behind a cache each token believes that it is the first.",
     "use positions, not torch.arange(L).",
-    stage="rope_angles",
+    stage="rope_positions",
 )
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return rope_angles(torch.arange(len(positions)), frequencies)
+def _(positions: Tensor) -> Tensor:
+    return torch.arange(len(positions))
 
 
 @mistake(
@@ -189,10 +189,10 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
     "The first position is subtracted from all",
     "Right for positions from 0 on; behind a cache each step starts anew.",
     "use the positions as they are given.",
-    stage="rope_angles",
+    stage="rope_positions",
 )
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return rope_angles(positions - positions[0], frequencies)
+def _(positions: Tensor) -> Tensor:
+    return positions - positions[0]
 
 
 @mistake(
@@ -200,10 +200,10 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
     "The positions are taken in reverse order",
     "The first token gets the position of the last.",
     "token l is at positions[l].",
-    stage="rope_angles",
+    stage="rope_positions",
 )
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return rope_angles(positions.flip(0), frequencies)
+def _(positions: Tensor) -> Tensor:
+    return positions.flip(0)
 
 
 @mistake(
@@ -211,10 +211,10 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
     "The positions are divided by the length",
     "The same distance gives another angle in a longer text.",
     "use the positions as they are given.",
-    stage="rope_angles",
+    stage="rope_positions",
 )
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return rope_angles(positions / len(positions), frequencies)
+def _(positions: Tensor) -> Tensor:
+    return positions / len(positions)
 
 
 @mistake(
