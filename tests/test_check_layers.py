@@ -471,12 +471,11 @@ class _(Base):
             nn.utils.parametrizations.weight_norm(getattr(self, f"W_{name}"))
 
 
-@right("hidden size told as key_size, query_size, value_size, num_hiddens")
+@right("the size told as key_size, query_size, value_size, num_hiddens")
 class _(Base):
-    def __init__(self, key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False):
-        if num_hiddens % num_heads:
-            raise ValueError("not divisible")
-        assert key_size == query_size == value_size == num_hiddens
+    def __init__(self, key_size, query_size, value_size, num_hiddens, num_heads, bias=False):
+        if {key_size, query_size, value_size} != {num_hiddens}:
+            raise ValueError("one size is wanted")
         super().__init__(num_hiddens, num_heads)
 
 
@@ -1244,3 +1243,33 @@ def test_a_wrong_signature_is_explained():
 def test_a_backward_pass_that_raises_is_told():
     message = mark_layer(WRONG["writes over what the gradient needs"][0]).message
     assert "its backward pass raises RuntimeError" in message
+
+
+def _fails(*arguments, **keywords):
+    raise RuntimeError("not like this")
+
+
+@pytest.mark.parametrize("method", ["parameters", "named_modules", "eval", "to", "train", "extra_repr"])
+def test_a_layer_whose_other_methods_fail_gets_a_verdict(method):
+    result = mark_layer(type("_", (Base,), {method: _fails}))
+    assert result.passed == (method == "extra_repr")
+    assert result.passed or 'raise RuntimeError("not like this")' in result.message
+
+
+def test_a_layer_that_fails_in_training_only_gets_a_verdict():
+    def drop(self, weights):
+        return _fails() if self.training else weights
+
+    result = mark_layer(type("_", (Dropping,), {"drop": drop}))
+    assert not result.passed and "not like this" in result.message
+
+
+@pytest.mark.parametrize("num_heads", [0, -4, 3])
+def test_a_number_of_heads_that_cannot_be_is_refused(num_heads):
+    result = mark_layer(mha.MultiHeadAttention(20, 4), num_heads=num_heads)
+    assert result.stage == "signature" and f"num_heads={num_heads}" in result.message
+
+
+def test_a_result_that_cannot_be_compared_is_not_taken_for_one_that_changes():
+    result = mark_layer(type("_", (Base,), {"forward": lambda self, *inputs: (x for x in inputs)}))
+    assert not result.passed and result.mistakes == ()
