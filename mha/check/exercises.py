@@ -426,9 +426,8 @@ def _giving_a_layer(answer: Any) -> Any:
 
 
 def _shapes(B: int, L: int, d_model: int, h: int) -> tuple[tuple[int, ...], ...]:
-    """Read the shapes off the layer itself, on the device that holds nothing but shapes."""
-    with torch.device("meta"):
-        layer, X = mha.MultiHeadAttention(d_model, h), torch.empty(B, L, d_model)
+    """Read the shapes off the layer itself."""
+    layer, X = _drawing_nothing(mha.MultiHeadAttention, d_model, h), torch.zeros(B, L, d_model)
     q, k, v = layer.W_q(X), layer.W_k(X), layer.W_v(X)
     split = [mha.split_heads(x, h) for x in (q, k, v)]
     heads, weights = mha.scaled_dot_product_attention(*split)

@@ -541,24 +541,13 @@ def _(packed: Tensor) -> tuple[Tensor, ...]:
 
 @mistake(
     "packed-interleaved",
-    "Every third row of in_proj_weight is taken",
+    "Every third row of in_proj_weight is taken, as view(d_model, 3, d_model) does",
     "The right shapes, and rows of all three in each.",
-    "three blocks, one below the other: chunk(3, dim=0).",
+    "three blocks, one below the other: chunk(3, dim=0), or view(3, d_model, d_model).",
     stage="packed_blocks",
 )
 def _(packed: Tensor) -> tuple[Tensor, ...]:
     return packed[0::3], packed[1::3], packed[2::3]
-
-
-@mistake(
-    "packed-viewed",
-    "in_proj_weight is viewed as (d_model, 3, d_model), as if three rows belonged together",
-    "The right shapes, and rows of all three in each.",
-    "three blocks, one below the other: view(3, d_model, d_model).",
-    stage="packed_blocks",
-)
-def _(packed: Tensor) -> tuple[Tensor, ...]:
-    return packed.T.reshape(packed.size(1), 3, -1).unbind(1)
 
 
 @mistake(
