@@ -3,77 +3,105 @@
 import ast
 import re
 from collections.abc import Callable
-from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import pytest
+from torch import nn
 
+from mha import MultiHeadAttention, check
 from mha.check import EXERCISES
-from mha.check.exercises import Exercise
 from project import notebooks
 
 
-def exercise_cells(path: Path) -> list[str]:
-    """Return the sources of the code cells that hand out a function to write."""
-    cells = nbformat.read(path, as_version=4).cells
-    return [cell.source for cell in cells if cell.cell_type == "code" and "check." in cell.source]
+class Cell(NamedTuple):
+    """A code cell that hands out something to write."""
+
+    notebook: str
+    name: str  # of the exercise
+    source: str
 
 
-def handed_out() -> dict[str, str]:
-    found = {}
+def handed_out() -> list[Cell]:
+    found = []
     for path in notebooks():
-        for source in exercise_cells(path):
-            for name in re.findall(r"= check\.(\w+)\(\1\)", source):
-                found[name] = source
+        for cell in nbformat.read(path, as_version=4).cells:
+            names = re.findall(r"^result = check\.(\w+)\(", cell.source, re.M)
+            found += [Cell(path.stem, name, cell.source) for name in names if cell.cell_type == "code"]
     return found
 
 
 CELLS = handed_out()
-FUNCTIONS = [name for name in CELLS if name in EXERCISES]
+FUNCTIONS = [cell for cell in CELLS if cell.name in EXERCISES]
+LAYERS = [cell for cell in CELLS if cell.name == "multi_head_attention"]
 
 
-def run_cell(name: str, answer: Callable | None, capsys: pytest.CaptureFixture) -> str:
-    """Run the cell of an exercise, its `...` replaced by a call of `answer`, and return what it shows."""
-    source = CELLS[name]
+def label(value: object) -> str | None:
+    return f"{value.notebook}-{value.name}" if isinstance(value, Cell) else None
+
+
+def run_cell(cell: Cell, answer: Callable | None, capsys: pytest.CaptureFixture) -> str:
+    """Run an exercise's cell, its `...` replaced by a call of `answer`, and return what it shows."""
+    source = cell.source
     if answer is not None:
         function = next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        arguments = ", ".join(argument.arg for argument in function.args.args)
-        source = source.replace("    ...", f"    return answer({arguments})", 1)
-    exec(compile(source, f"<{name}>", "exec"), {"answer": answer})
+        # As it was called: an argument left at its default is not passed on.
+        names = [argument.arg for argument in function.args.args]
+        given = f"[x for x in ({', '.join(names)},) if x is not None]"
+        source = source.replace("    ...", f"    return answer(*{given})", 1)
+    exec(compile(source, f"<{label(cell)}>", "exec"), {"answer": answer, "check": check, "nn": nn})
     return capsys.readouterr().out
 
 
-def without_none(exercise: Exercise, function: Callable) -> Callable:
-    # A cell passes every argument on, the ones left at None too.
-    return lambda *arguments: function(*[x for x in arguments if x is not None])
+def test_every_notebook_of_the_first_part_hands_out_its_exercise():
+    expected = {
+        "01_inputs": {"shapes"},
+        "02_projections": {"linear_projection"},
+        "03_split_heads": {"split_heads"},
+        "04_attention": {"scaled_dot_product_attention"},
+        "05_concat_heads": {"merge_heads"},
+        "06_output_projection": {"output_projection"},
+        "07_the_module": {"multi_head_attention", "from_torch_mha"},
+        "13_pretrained_heads": {"load_bert_layer"},
+    }
+    for notebook, names in expected.items():
+        assert {cell.name for cell in CELLS if cell.notebook == notebook} == names
+    assert len([cell for cell in CELLS if cell.notebook == "18_whiteboard"]) == 8
 
 
-def test_the_notebooks_hand_out_their_exercises():
-    assert {
-        "linear_projection",
-        "split_heads",
-        "scaled_dot_product_attention",
-        "merge_heads",
-        "output_projection",
-    } <= set(CELLS)
+@pytest.mark.parametrize("cell", CELLS, ids=label)
+def test_as_handed_out_it_is_not_attempted_yet(cell, capsys):
+    assert run_cell(cell, None, capsys) == f"{cell.name}: not attempted yet\n"
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_as_handed_out_it_is_not_attempted_yet(name, capsys):
-    assert run_cell(name, None, capsys) == f"{name}: not attempted yet\n"
+@pytest.mark.parametrize("cell", FUNCTIONS, ids=label)
+def test_solved_it_passes(cell, capsys):
+    assert run_cell(cell, EXERCISES[cell.name].reference, capsys).startswith(f"{cell.name}: passed.")
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_solved_it_passes(name, capsys):
-    answer = without_none(EXERCISES[name], EXERCISES[name].reference)
-    assert run_cell(name, answer, capsys).startswith(f"{name}: passed.")
+@pytest.mark.parametrize("cell", LAYERS, ids=label)
+def test_a_solved_layer_passes_and_a_wrong_one_is_named(cell, capsys):
+    class Wrong(MultiHeadAttention):
+        def forward(self, Q, K, V, mask=None):
+            return super().forward(Q, K, K, mask)
+
+    for layer, verdict in [(MultiHeadAttention, "passed"), (Wrong, "The values are made from K")]:
+        asked = re.search(r"^result = .*", cell.source, re.M)[0]
+        exec(asked, {"check": check, "MultiHeadAttention": layer})
+        assert capsys.readouterr().out.startswith(f"multi_head_attention: {verdict}")
 
 
 @pytest.mark.parametrize(
-    "name, id", [(name, entry.id) for name in FUNCTIONS for entry in EXERCISES[name].mistakes]
+    "cell, id",
+    [
+        (cell, entry.id)
+        for cell in FUNCTIONS
+        if cell.notebook != "18_whiteboard" or cell.name in ("causal_mask", "padding_mask")
+        for entry in EXERCISES[cell.name].mistakes
+    ],
+    ids=label,
 )
-def test_each_mistake_put_into_the_cell_is_named(name, id, capsys):
-    exercise = EXERCISES[name]
+def test_each_mistake_put_into_the_cell_is_named(cell, id, capsys):
+    exercise = EXERCISES[cell.name]
     (entry,) = (entry for entry in exercise.mistakes if entry.id == id)
-    said = run_cell(name, without_none(exercise, exercise.with_mistakes(entry)), capsys)
-    assert entry.title in said
+    assert entry.title in run_cell(cell, exercise.with_mistakes(entry), capsys)

@@ -75,7 +75,7 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
     refusal = _cannot_be_called(exercise, answer)
     if refusal is not None:
         return refusal
-    if _is_blank(answer):
+    if is_blank(answer):
         return Result(exercise.name, False, f"{exercise.name}: not attempted yet", attempted=False)
     probes = exercise.probes()
     given = [run(exercise.drive(answer), probe.arguments) for probe in probes]
@@ -200,10 +200,10 @@ def _said(error: BaseException | None) -> tuple[str, str] | None:
     return error and (type(error).__name__, re.sub(r"[\d\s,]+", "", str(error)))
 
 
-def _is_blank(answer: Callable[..., Any]) -> bool:
+def is_blank(answer: Callable[..., Any]) -> bool:
     """Whether `answer` is still as it was handed out: a docstring and `...`."""
     if inspect.isclass(answer):
-        return all(_is_blank(method) for method in vars(answer).values() if inspect.isfunction(method))
+        return all(is_blank(method) for method in vars(answer).values() if inspect.isfunction(method))
     code = getattr(answer, "__code__", None)
     if code is None:
         return False
@@ -230,7 +230,7 @@ def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and any(isinstance(item, Tensor) for item in value):
         return " and ".join(map(_describe, value))
     if isinstance(value, Tensor):
         shape = f"shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
