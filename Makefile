@@ -69,6 +69,14 @@ refresh: $(INSTALLED) ## re-execute the notebooks, store their outputs and show 
 bench: $(INSTALLED) ## measure time and memory beside PyTorch's own layers
 	$(PY) tools/bench.py
 
+.PHONY: mistakes
+mistakes: $(INSTALLED) ## show which mistakes the exercises know, and that each is named
+	$(PY) tools/mistakes.py
+
+.PHONY: picture
+picture: $(INSTALLED) ## draw the picture of the README
+	$(PY) tools/picture.py
+
 .PHONY: links
 links: $(INSTALLED) ## write the project's address and version into notebooks and documents
 	$(PY) tools/links.py

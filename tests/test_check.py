@@ -12,11 +12,9 @@ import torch
 import mha
 from mha import check
 from mha.check import CATALOGUE, EXERCISES
-from mha.check.catalogue import Mistake, mistakes_of
-from mha.check.diagnose import Comparison, Result, mark, verdict
-from mha.check.exercises import Exercise
+from mha.check.catalogue import mistakes_of
+from mha.check.diagnose import Result, judge, mark
 from mha.check.layers import mark_layer
-from mha.check.outcome import run
 
 CASES = Path(__file__).parent / "mistakes"
 
@@ -116,16 +114,11 @@ def test_another_persons_right_layer_passes():
     assert mark_layer(mha.MultiHeadAttention).passed
 
 
-def judged(exercise: Exercise, *mistakes: Mistake) -> Result:
-    wrong, probes = exercise.with_mistakes(*mistakes), exercise.probes()
-    return verdict([Comparison(exercise, probes, [run(wrong, probe.arguments) for probe in probes])])
-
-
 @pytest.mark.parametrize(
     "name, id", [(name, entry.id) for name, exercise in EXERCISES.items() for entry in exercise.mistakes]
 )
 def test_every_entry_is_named(name, id):
-    result = judged(EXERCISES[name], CATALOGUE[id])
+    result = judge(EXERCISES[name], CATALOGUE[id])
     assert CATALOGUE[id] in result.mistakes
     assert result.stage == result.mistakes[0].stage
 
@@ -134,7 +127,7 @@ def test_two_mistakes_at_once_are_caught_and_nearly_always_both_named():
     exercise = EXERCISES["scaled_dot_product_attention"]
     pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
     tried = pairs[::41]
-    results = [judged(exercise, *pair) for pair in tried]
+    results = [judge(exercise, *pair) for pair in tried]
     assert len(tried) > 15
     assert not any(result.passed for result in results)
     both = sum(set(pair) <= set(result.mistakes) for pair, result in zip(tried, results, strict=True))

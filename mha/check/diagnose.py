@@ -82,6 +82,12 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
     return verdict([Comparison(exercise, probes, given)])
 
 
+def judge(exercise: Exercise, *mistakes: Mistake) -> Result:
+    """Return the verdict on an answer that makes just these mistakes of the catalogue."""
+    wrong, probes = exercise.with_mistakes(*mistakes), exercise.probes()
+    return verdict([Comparison(exercise, probes, [run(wrong, probe.arguments) for probe in probes])])
+
+
 def verdict(readings: list["Comparison"]) -> Result:
     """Return the verdict on an answer that can be read in one way or in several.
 
