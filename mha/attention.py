@@ -51,7 +51,8 @@ def _attention_weights(Q: Tensor, K: Tensor, mask: Tensor | None) -> Tensor:
     # Scaling Q instead of the scores is the same product with Lk/d_k times fewer divisions, and a large
     # score is made small before half precision could overflow.
     Q = Q / math.sqrt(Q.size(-1))
-    scores = Q @ K.transpose(-2, -1)  # (B, h, Lq, Lk)
+    # K is laid out in one piece first: turned as it is, it would be copied number by number.
+    scores = Q @ K.contiguous().transpose(-2, -1)  # (B, h, Lq, Lk)
     if mask is None:
         return torch.softmax(scores, dim=-1)
     blocked = ~may_attend(mask, scores.shape, scores.device)
