@@ -175,14 +175,14 @@ class MultiHeadAttention(nn.Module):
             ValueError: if it has what this layer has not: its own kdim or vdim, add_bias_kv, add_zero_attn.
         """
         check_torch_layer(layer)
-        with torch.device("meta"):  # no memory, and no draw from the global random state
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # leaves the random state as it is
             made = cls(
                 layer.embed_dim,
                 layer.num_heads,
                 bias=layer.in_proj_bias is not None,
                 dropout=layer.dropout,
             )
-        made = made.to(layer.in_proj_weight.dtype).to_empty(device=layer.in_proj_weight.device)
+        made = made.to(layer.in_proj_weight)
         # in_proj_weight is W_q, W_k and W_v stacked along dim 0: (3·d_model, d_model).
         state = dict(zip(("W_q.weight", "W_k.weight", "W_v.weight"), layer.in_proj_weight.chunk(3)))
         state["W_o.weight"] = layer.out_proj.weight

@@ -248,7 +248,7 @@ def _labels(name: str, tokens: Tokens | Sequence[Tokens] | None, B: int, L: int)
 # ---------------------------------------------------------------- drawing
 
 
-class Heatmaps(Figure):
+class NotebookFigure(Figure):
     """A figure that a notebook shows although pyplot, which would see to it, has never heard of it."""
 
     def _repr_png_(self) -> bytes:
@@ -274,7 +274,7 @@ def _draw(rows: list[list[_Panel]], inches: float | None = None) -> Figure:
     Lq, Lk = rows[0][0].weights.shape
     size = inches or _panel_inches(max(Lq, Lk))
     width, height = size * Lk / max(Lq, Lk), size * Lq / max(Lq, Lk)
-    figure = Heatmaps(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
+    figure = NotebookFigure(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for r, row in enumerate(axes):
         for c, ax in enumerate(row):

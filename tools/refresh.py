@@ -44,6 +44,7 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
         kernel_manager_class=ThisPython,
         resources={"metadata": {"path": str(folder)}},
         timeout=CELL_TIMEOUT,
+        shutdown_kernel="immediate",  # it has nothing to save, and being asked kindly costs a second
         record_timing=False,
         coalesce_streams=True,
     )

@@ -22,7 +22,7 @@ from mha.check.exercises import Exercise, Probe
 from mha.check.outcome import Outcome, run, same
 
 if TYPE_CHECKING:
-    from mha.plot import Heatmaps  # drawing is loaded when first asked for
+    from mha.plot import NotebookFigure  # drawing is loaded when first asked for
 
 
 class NotPassedError(Exception):
@@ -47,7 +47,7 @@ class Result:
         if not self.passed:
             raise NotPassedError(self.message)
 
-    def picture(self) -> "Heatmaps | None":
+    def picture(self) -> "NotebookFigure | None":
         """Draw the answer's weights beside the right ones; None where there are no weights of one shape."""
         wrong, right = (_weights_in(value) for value in (self.given, self.wanted))
         if wrong is None or right is None or wrong.shape != right.shape:
