@@ -2,9 +2,14 @@
 
 import nbformat.v4 as nb
 import pytest
+import torch
 from nbformat import NotebookNode
 
 import refresh
+
+# Two workers share two cores: threads that wait for one another would make small tensors ten times slower.
+# The notebooks run in kernels of their own and keep their threads.
+torch.set_num_threads(1)
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 

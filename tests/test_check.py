@@ -126,9 +126,9 @@ def test_every_entry_is_named(name, id):
 def test_two_mistakes_at_once_are_caught_and_nearly_always_both_named():
     exercise = EXERCISES["scaled_dot_product_attention"]
     pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
-    tried = pairs[::41]
+    tried = pairs[::67]
     results = [judge(exercise, *pair) for pair in tried]
-    assert len(tried) > 15
+    assert len(tried) > 10
     assert not any(result.passed for result in results)
     both = sum(set(pair) <= set(result.mistakes) for pair, result in zip(tried, results, strict=True))
     explained = sum(bool(result.mistakes) for result in results)
