@@ -16,17 +16,9 @@ from project import ROOT
 
 # The caps of torch's own kernels, oneDNN, MKL, and numpy with its OpenBLAS: only x86 has any.
 PROCESSORS = {
-    "one thread, AVX2 at most": {
+    "one thread, no AVX": {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",  # MKL heeds it on Intel only
-        "OPENBLAS_CORETYPE": "Haswell",
-    },
-    "two threads, no AVX": {
-        "OMP_NUM_THREADS": "2",
-        "MKL_NUM_THREADS": "2",
         "ATEN_CPU_CAPABILITY": "default",
         "ONEDNN_MAX_CPU_ISA": "SSE41",
         "MKL_CBWR": "COMPATIBLE",  # the one path that MKL takes on every processor alike
