@@ -57,7 +57,7 @@ def test_a_mistake_in_a_file_is_named_and_the_file_is_left_as_it_was(tmp_path):
         ("def f(:\n", "line 1: invalid syntax: def f(:"),
         ("x = 1 / 0\n", "raises ZeroDivisionError: division by zero, line 1: x = 1 / 0"),
         ("import sys\nsys.exit(0)\n", "raises SystemExit: 0, line 2: sys.exit(0)"),
-        ("x = 1\n", "defines none of linear_projection"),
+        ("x = 1\n", "defines none of shapes, linear_projection"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(tmp_path, text, message):
@@ -160,7 +160,7 @@ def test_the_clock_is_shown_only_once_it_runs(monkeypatch, capsys):
 
 @pytest.mark.parametrize("function", [check.hint, check.solution])
 def test_a_name_that_is_no_exercise_is_refused(function):
-    with pytest.raises(ValueError, match="name='nothing' is no exercise; there are linear_projection, "):
+    with pytest.raises(ValueError, match="name='nothing' is no exercise; there are shapes, linear_projection, "):
         function("nothing")
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from mha.check import mistakes as _entries  # noqa: F401  (fills the catalogue)
 from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import NotPassedError, Result, mark
-from mha.check.exercises import EXERCISES, Exercise
+from mha.check.exercise import Exercise
+from mha.check.exercises import EXERCISES
 from mha.check.layers import Call, mark_layer
 from mha.check.record import RECORD, hint, progress, solution, start_clock
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from mha.check.catalogue import Mistake
-from mha.check.exercises import Exercise, Probe
+from mha.check.exercise import Exercise, Probe
 from mha.check.outcome import Outcome, run, same
 
 if TYPE_CHECKING:

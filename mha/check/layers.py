@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mha.attention import merge_heads, scaled_dot_product_attention, split_heads
-from mha.check import pipelines
 from mha.check.catalogue import Mistake
 from mha.check.diagnose import Comparison, Result, is_blank, verdict
-from mha.check.exercises import Exercise, Probe
+from mha.check.exercise import Exercise, Probe
+from mha.check.exercises.layer import LAYER
+from mha.check.exercises.layer import layer as run_layer
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome, run, same
 from mha.check.weights import Projections, find_projections
@@ -346,8 +347,8 @@ def _exercise(built: _Built, w: Projections) -> Exercise:
         NAME,
         "(Q, K, V, mask=None)",
         lambda Q, K, V, mask=None: _right(w, Q, K, V, mask),
-        pipelines.LAYER,
-        lambda s, *arguments: pipelines.layer(s, w, *arguments),
+        LAYER,
+        lambda s, *arguments: run_layer(s, w, *arguments),
         lambda: _probes(built.d_model),
     )
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.pipelines import give
+from mha.check.exercises.attention import give
 
 # ---------------------------------------------------------------- score
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mha import KVCache
 from mha.check.catalogue import mistake
-from mha.check.pipelines import cached_positions, turn_keys, turn_queries
+from mha.check.exercises.cache import cached_positions, turn_keys, turn_queries
 
 Kept = Tensor | None
 Join = Callable[[Kept, Tensor], Tensor]

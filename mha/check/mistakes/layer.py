@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import Mistake, mistake
-from mha.check.pipelines import Inputs, linear, output, project_k, project_q, project_v
+from mha.check.exercises.layer import Inputs, linear, output, project_k, project_q, project_v
 from mha.check.weights import Projections
 
 # ---------------------------------------------------------------- project

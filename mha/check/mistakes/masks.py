@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.pipelines import causal, padding
+from mha.check.exercises.masks import causal, padding
 
 # ---------------------------------------------------------------- causal
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.pipelines import alibi_row, rope_angles, rope_frequencies, rope_turn
+from mha.check.exercises.positions import alibi_row, rope_angles, rope_frequencies, rope_turn
 
 Halves = tuple[Tensor, Tensor]
 

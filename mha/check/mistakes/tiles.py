@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.pipelines import tiles
+from mha.check.exercises.tiles import tiles
 
 # ---------------------------------------------------------------- tiles
 

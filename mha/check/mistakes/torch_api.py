@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from mha.check.catalogue import mistake
-from mha.check.pipelines import State, torch_call, torch_keys, torch_pairs
+from mha.check.exercises.loading import State
+from mha.check.exercises.torch_api import torch_call, torch_keys, torch_pairs
 
 Masks = dict[str, Tensor]
 

@@ -1,0 +1,103 @@
+"""Scaled dot-product attention: its stages, and the inputs on which it is tried."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mha
+from mha.check.catalogue import Stage
+from mha.check.exercise import Exercise, Probe
+from mha.check.exercises.inputs import qkv, random_mask
+
+
+def score(Q: Tensor, K: Tensor) -> Tensor:
+    """(B, h, Lq, d_k), (B, h, Lk, d_k) → (B, h, Lq, Lk)."""
+    return Q @ K.transpose(-2, -1)
+
+
+def scale(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    """Divide the scores by √d_k."""
+    return scores / math.sqrt(d_k)
+
+
+def mask(scores: Tensor, mask: Tensor) -> Tensor:
+    """Fill what is blocked with the lowest number."""
+    return scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Let each query share out one whole over the keys."""
+    return torch.softmax(scores, dim=-1)
+
+
+def guard(weights: Tensor, mask: Tensor) -> Tensor:
+    """Leave nothing on what is blocked, also where a whole row is."""
+    return weights.masked_fill(mask == 0, 0.0)
+
+
+def weigh(weights: Tensor, V: Tensor) -> Tensor:
+    """(B, h, Lq, Lk), (B, h, Lk, d_k) → (B, h, Lq, d_k)."""
+    return weights @ V
+
+
+def give(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output first and the weights second."""
+    return output, weights
+
+
+ATTENTION: dict[str, Stage] = {
+    "score": score,
+    "scale": scale,
+    "mask": mask,
+    "softmax": softmax,
+    "guard": guard,
+    "weigh": weigh,
+    "give": give,
+}
+
+
+def attention(s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Any:
+    """Run the stages of scaled dot-product attention."""
+    scores = s["scale"](s["score"](Q, K), Q.size(-1), Q.size(1))
+    if mask is not None:
+        scores = s["mask"](scores, mask)
+    weights = s["softmax"](scores)
+    if mask is not None:
+        weights = s["guard"](weights, mask)
+    return s["give"](s["weigh"](weights, V), weights)
+
+
+def _attention_probes() -> list[Probe]:
+    cross, square = qkv(2, 3, 4, 5, 6, 6), qkv(2, 3, 4, 4, 6, 6)
+    mask = random_mask(2, 4, 5)
+    empty = mask.clone()
+    empty[1, 0, 2] = False
+    half = {name: x.half() for name, x in cross.items()}
+    large = {"Q": cross["Q"] * 300, "K": cross["K"] * 300, "V": cross["V"]}
+    strided = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in cross.items()}
+    return [
+        Probe("one token, one head", "weigh", qkv(1, 1, 1, 1, 4, 4)),
+        Probe("three tokens, one head", "scale", qkv(1, 1, 3, 3, 4, 4)),
+        Probe("several heads and examples", "softmax", square),
+        Probe("more keys than queries", "score", cross),
+        Probe("inputs that do not lie in memory in order", "score", strided),
+        Probe("large scores", "softmax", large),
+        Probe("a mask", "mask", {**cross, "mask": mask}),
+        Probe("a square mask", "mask", {**square, "mask": random_mask(2, 4, 4)}),
+        Probe("a mask of 0 and 1", "mask", {**cross, "mask": mask.long()}),
+        Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
+        Probe("a mask in half precision", "mask", {**half, "mask": mask}),
+    ]
+
+
+SCALED_DOT_PRODUCT_ATTENTION = Exercise(
+    "scaled_dot_product_attention",
+    "(Q, K, V, mask=None)",
+    mha.scaled_dot_product_attention,
+    ATTENTION,
+    attention,
+    _attention_probes,
+)

@@ -1,0 +1,91 @@
+"""Projecting, splitting into heads, joining and repeating them: one stage each."""
+
+import torch
+from torch import Tensor
+
+import mha
+from mha.check.exercise import Probe, single
+from mha.check.exercises.inputs import random_tensors
+
+
+def split(x: Tensor, num_heads: int) -> Tensor:
+    """(B, L, d_model) → (B, h, L, d_k)."""
+    B, L, d_model = x.shape
+    return x.view(B, L, num_heads, d_model // num_heads).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """(B, h, L, d_k) → (B, L, h·d_k)."""
+    B, h, L, d_k = x.shape
+    return x.transpose(1, 2).reshape(B, L, h * d_k)
+
+
+def project(x: Tensor, W: Tensor) -> Tensor:
+    """(…, in) → (…, out), with W as nn.Linear stores it."""
+    return x @ W.T
+
+
+def repeat(x: Tensor, n_rep: int) -> Tensor:
+    """(B, h_kv, L, d_k) → (B, h_kv·n_rep, L, d_k)."""
+    return x.repeat_interleave(n_rep, dim=1)
+
+
+def _split_probes() -> list[Probe]:
+    shapes = [(1, 1, 4), (1, 3, 8), (2, 3, 12), (2, 4, 12)]
+    tensors = random_tensors(*shapes)
+    strided = tensors[2].transpose(0, 1).contiguous().transpose(0, 1)
+    named = ["one token, two heads", "three tokens, two heads", "two examples, three heads", "six heads"]
+    heads = [2, 2, 3, 6]
+    probes = [
+        Probe(name, "split", {"x": x, "num_heads": h})
+        for name, x, h in zip(named, tensors, heads, strict=True)
+    ]
+    return [
+        *probes,
+        Probe("an x that does not lie in memory in order", "split", {"x": strided, "num_heads": 3}),
+    ]
+
+
+def _merge_probes() -> list[Probe]:
+    tensors = random_tensors((1, 2, 1, 4), (1, 2, 3, 4), (2, 3, 4, 5), (3, 3, 2, 5))
+    named = ["one token, two heads", "three tokens, two heads", "two examples", "as many examples as heads"]
+    strided = tensors[2].transpose(1, 2).contiguous().transpose(1, 2)
+    probes = [Probe(name, "merge", {"x": x}) for name, x in zip(named, tensors, strict=True)]
+    return [*probes, Probe("an x that does not lie in memory in order", "merge", {"x": strided})]
+
+
+def _projection_probes(name: str) -> list[Probe]:
+    x, one, square, wide = random_tensors((2, 3, 4), (1, 1, 4), (4, 4), (6, 4))
+    return [
+        Probe("one token", "project", {name: one, "W": square}),
+        Probe("several tokens and examples", "project", {name: x, "W": square}),
+        Probe("a matrix that is not square", "project", {name: x, "W": wide}),
+    ]
+
+
+def _repeat_probes() -> list[Probe]:
+    one, two, three = random_tensors((1, 1, 2, 3), (2, 2, 3, 4), (2, 3, 4, 5))
+    sizes = [
+        ("one head", one, 2),
+        ("two heads", two, 2),
+        ("three heads", three, 4),
+        ("no repetition", two, 1),
+    ]
+    return [Probe(name, "repeat", {"x": x, "n_rep": n}) for name, x, n in sizes]
+
+
+def _linear(x: Tensor, W: Tensor) -> Tensor:
+    return torch.nn.functional.linear(x, W)
+
+
+LINEAR_PROJECTION = single("linear_projection", "(x, W)", _linear, project, lambda: _projection_probes("x"))
+
+SPLIT_HEADS = single("split_heads", "(x, num_heads)", mha.split_heads, split, _split_probes)
+
+MERGE_HEADS = single("merge_heads", "(x)", mha.merge_heads, merge, _merge_probes)
+
+OUTPUT_PROJECTION = single(
+    "output_projection", "(concat, W_o)", _linear, project, lambda: _projection_probes("concat")
+)
+
+REPEAT_KV = single("repeat_kv", "(x, n_rep)", mha.repeat_kv, repeat, _repeat_probes)
