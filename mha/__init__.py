@@ -18,13 +18,14 @@ from mha.grouped import repeat_kv
 from mha.masks import causal_mask, padding_mask
 from mha.online import online_attention
 from mha.parallel import head_shards
-from mha.positions import alibi_slopes, apply_rope
+from mha.positions import alibi_bias, alibi_slopes, apply_rope, sinusoidal_encoding
 from mha.pruning import ablate_heads, head_outputs, prune_heads
 
 __all__ = [
     "KVCache",
     "MultiHeadAttention",
     "ablate_heads",
+    "alibi_bias",
     "alibi_slopes",
     "apply_rope",
     "cached_attention",
@@ -40,6 +41,7 @@ __all__ = [
     "prune_heads",
     "repeat_kv",
     "scaled_dot_product_attention",
+    "sinusoidal_encoding",
     "split_heads",
     "toy_task",
 ]

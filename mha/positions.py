@@ -1,6 +1,9 @@
-"""How attention learns about order: rotary embeddings turn queries and keys, ALiBi lowers distant scores.
+"""How attention learns about order: sinusoidal encodings, rotary embeddings, ALiBi.
 
-Shapes: B batch, L length, h heads, d_k numbers per head.
+The first are added to the input of the layer; rotary embeddings turn queries and keys, so that their scores
+depend on distance; ALiBi lowers the scores of distant keys.
+
+Shapes: B batch, L length (Lq of the queries, Lk of the keys), h heads, d_k numbers per head.
 """
 
 import torch
@@ -9,6 +12,29 @@ from torch import Tensor
 from mha._validate import check_size, check_tensor
 
 _BASE = 10_000.0
+
+
+def sinusoidal_encoding(L: int, d_model: int) -> Tensor:
+    """Return one row of sines and cosines for each position, to be added to the tokens.
+
+    Number 2i of a row is sin(position · 10000^(-2i / d_model)), number 2i + 1 the cosine of the same angle.
+
+    Returns:
+        (L, d_model), float32; the angles are worked out in float64.
+
+    Raises:
+        TypeError, ValueError: if L or d_model is not a positive integer, or d_model is odd.
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    check_size("L", L)
+    check_size("d_model", d_model)
+    if d_model % 2:
+        raise ValueError(f"d_model={d_model} has to be even: each angle gives a sine and a cosine")
+    positions = torch.arange(L, dtype=torch.float64)
+    pairs = torch.arange(d_model // 2, dtype=torch.float64)
+    angles = positions[:, None] * _BASE ** (-2 * pairs / d_model)  # (L, d_model/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
 def apply_rope(x: Tensor, positions: Tensor) -> Tensor:
@@ -39,6 +65,36 @@ def apply_rope(x: Tensor, positions: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
+def rope_half_split_to_interleaved(W: Tensor, num_heads: int) -> Tensor:
+    """Reorder the rows of W_q or W_k from pairs (i, i + d_k/2) to pairs (2i, 2i + 1), in each head.
+
+    With the reordered weights, a rotation of neighbours gives the scores that `apply_rope` gives with W. W_v
+    and W_o stay as they are, since values are not rotated.
+
+    Args:
+        W: weight (h·d_k, d_model) or bias (h·d_k,) of W_q or W_k, as `nn.Linear` stores it; d_k even.
+        num_heads: h of *this* projection; where heads share keys, W_k has fewer than W_q.
+
+    Returns:
+        a copy of W with its rows in another order.
+
+    Raises:
+        TypeError, ValueError: if W is no weight or bias, or its rows do not make num_heads heads of even d_k.
+
+    Source: Su et al. 2021, "RoFormer", equation 34, pairs neighbours, as Meta's Llama checkpoints do;
+        GPT-NeoX, and Llama in `transformers`, pair halves.
+    """
+    return W[_rows_by_head(W, num_heads).view(num_heads, 2, -1).transpose(1, 2).flatten()]
+
+
+def rope_interleaved_to_half_split(W: Tensor, num_heads: int) -> Tensor:
+    """Reorder the rows of W_q or W_k from pairs (2i, 2i + 1) to pairs (i, i + d_k/2), for `apply_rope`.
+
+    Undoes `rope_half_split_to_interleaved`; arguments, result and errors are the same.
+    """
+    return W[_rows_by_head(W, num_heads).view(num_heads, -1, 2).transpose(1, 2).flatten()]
+
+
 def alibi_slopes(num_heads: int) -> Tensor:
     """Return how fast the scores of each head fall with distance.
 
@@ -58,6 +114,43 @@ def alibi_slopes(num_heads: int) -> Tensor:
     slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2.0 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
     return torch.tensor((slopes + between)[:num_heads])
+
+
+def alibi_bias(num_heads: int, Lq: int, Lk: int | None = None) -> Tensor:
+    """Return what ALiBi adds to the scores: minus slope times the distance of query and key.
+
+    It is added after the division by √d_k. Bottom-right aligned like `causal_mask`: the last query stands
+    at the last key. A key behind its query is as far as one before it; a causal mask removes it.
+
+    Returns:
+        (h, Lq, Lk), float32, 0 where query and key are the same token. Lk is Lq unless given.
+
+    Raises:
+        TypeError, ValueError: if a size is not a positive integer.
+
+    Source: Press et al. 2022, "Train Short, Test Long", section 3.
+    """
+    Lk = Lq if Lk is None else Lk
+    check_size("Lq", Lq)
+    check_size("Lk", Lk)
+    queries, keys = torch.arange(Lk - Lq, Lk), torch.arange(Lk)
+    distance = (queries[:, None] - keys).abs()  # (Lq, Lk)
+    return alibi_slopes(num_heads)[:, None, None] * -distance
+
+
+def _rows_by_head(W: Tensor, num_heads: int) -> Tensor:
+    """Return the numbers of W's rows, (h, d_k)."""
+    if not isinstance(W, Tensor):
+        raise TypeError(f"W is a {type(W).__name__}; it has to be a tensor (h·d_k, d_model) or (h·d_k,)")
+    if W.ndim not in (1, 2):
+        raise ValueError(f"W has shape {tuple(W.shape)}; it has to be (h·d_k, d_model) or (h·d_k,)")
+    check_size("num_heads", num_heads)
+    rows = W.size(0)
+    if rows % (2 * num_heads) or rows == 0:
+        raise ValueError(
+            f"W has {rows} rows and num_heads={num_heads}; they have to make heads of an even d_k"
+        )
+    return torch.arange(rows, device=W.device).view(num_heads, -1)
 
 
 def _check_rotation(x: Tensor, positions: Tensor) -> None:
