@@ -1,7 +1,18 @@
 """The exercises, in the order of the course; a file for each topic."""
 
 from mha.check.exercise import Exercise
-from mha.check.exercises import attention, cache, heads, loading, masks, positions, shapes, tiles, torch_api
+from mha.check.exercises import (
+    attention,
+    cache,
+    heads,
+    loading,
+    masks,
+    positions,
+    shapes,
+    specialisation,
+    tiles,
+    torch_api,
+)
 
 EXERCISES: dict[str, Exercise] = {
     exercise.name: exercise
@@ -17,6 +28,7 @@ EXERCISES: dict[str, Exercise] = {
         masks.PADDING_MASK,
         torch_api.CALL_TORCH_MHA,
         torch_api.CALL_TORCH_SDPA,
+        specialisation.SPECIALISATION,
         positions.APPLY_ROPE,
         positions.ALIBI_SLOPES,
         loading.LOAD_BERT_LAYER,

@@ -1,5 +1,27 @@
 """The entries of the catalogue, a file for each group of stages."""
 
-from mha.check.mistakes import attention, cache, heads, layer, masks, positions, shapes, tiles, torch_api
+from mha.check.mistakes import (
+    attention,
+    cache,
+    heads,
+    layer,
+    masks,
+    positions,
+    shapes,
+    specialisation,
+    tiles,
+    torch_api,
+)
 
-__all__ = ["attention", "cache", "heads", "layer", "masks", "positions", "shapes", "tiles", "torch_api"]
+__all__ = [
+    "attention",
+    "cache",
+    "heads",
+    "layer",
+    "masks",
+    "positions",
+    "shapes",
+    "specialisation",
+    "tiles",
+    "torch_api",
+]
