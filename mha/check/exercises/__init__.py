@@ -4,6 +4,7 @@ from mha.check.exercise import Exercise
 from mha.check.exercises import (
     attention,
     cache,
+    cross,
     heads,
     loading,
     masks,
@@ -28,6 +29,7 @@ EXERCISES: dict[str, Exercise] = {
         masks.PADDING_MASK,
         torch_api.CALL_TORCH_MHA,
         torch_api.CALL_TORCH_SDPA,
+        cross.CROSS_ATTENTION,
         specialisation.SPECIALISATION,
         positions.APPLY_ROPE,
         positions.ALIBI_SLOPES,

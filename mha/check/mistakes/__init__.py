@@ -3,6 +3,7 @@
 from mha.check.mistakes import (
     attention,
     cache,
+    cross,
     heads,
     layer,
     masks,
@@ -16,6 +17,7 @@ from mha.check.mistakes import (
 __all__ = [
     "attention",
     "cache",
+    "cross",
     "heads",
     "layer",
     "masks",
