@@ -8,7 +8,9 @@ from mha.check.exercises import (
     heads,
     loading,
     masks,
+    parallel,
     positions,
+    pruning,
     shapes,
     specialisation,
     tiles,
@@ -31,6 +33,7 @@ EXERCISES: dict[str, Exercise] = {
         torch_api.CALL_TORCH_SDPA,
         cross.CROSS_ATTENTION,
         specialisation.SPECIALISATION,
+        pruning.PRUNE_HEADS,
         positions.APPLY_ROPE,
         positions.ALIBI_SLOPES,
         loading.LOAD_BERT_LAYER,
@@ -38,5 +41,6 @@ EXERCISES: dict[str, Exercise] = {
         cache.CACHED_ATTENTION,
         heads.REPEAT_KV,
         tiles.ONLINE_ATTENTION,
+        parallel.HEAD_SHARDS,
     )
 }

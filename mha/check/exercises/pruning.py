@@ -1,0 +1,163 @@
+"""Taking heads out of a layer: the stages, and the layers on which it is tried."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import mha
+from mha.check.catalogue import Stage
+from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
+from mha.check.exercises.inputs import random_tensors
+
+Weights = dict[
+    str, Tensor
+]  # W_q, W_k, W_v, W_o as nn.Linear stores them, and b_q, b_k, b_v, b_o if there are any
+
+
+def prune_kept(keep: list[int], num_heads: int) -> list[int]:
+    """The heads that stay, in the order in which they are asked for."""
+    return list(keep)
+
+
+def prune_rows(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    """Head i has the numbers i·d_k to (i + 1)·d_k - 1 of a joined row."""
+    return torch.tensor([n for head in heads for n in range(head * d_k, (head + 1) * d_k)], dtype=torch.long)
+
+
+def prune_q(weights: Weights, rows: Tensor) -> Tensor:
+    """(h·d_k, d_model) → (h kept · d_k, d_model)."""
+    return weights["W_q"][rows]
+
+
+def prune_k(weights: Weights, rows: Tensor) -> Tensor:
+    """The same rows as of W_q."""
+    return weights["W_k"][rows]
+
+
+def prune_v(weights: Weights, rows: Tensor) -> Tensor:
+    """The same rows as of W_q."""
+    return weights["W_v"][rows]
+
+
+def prune_o(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    """(d_model, h·d_k) → (d_model, h kept · d_k): what meets a head's numbers are columns."""
+    return weights["W_o"][:, rows]
+
+
+def prune_biases(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
+    """Those of W_q, W_k and W_v lose the same rows; that of W_o belongs to no head."""
+    cut = {name: weights[name][rows] for name in ("b_q", "b_k", "b_v") if name in weights}
+    return {**cut, "b_o": weights["b_o"]} if "b_o" in weights else cut
+
+
+def prune_give(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    """By their names, each with memory of its own."""
+    return weights
+
+
+CUT: dict[str, Stage] = {  # the weights of some heads, cut out of a layer
+    "prune_rows": prune_rows,
+    "prune_q": prune_q,
+    "prune_k": prune_k,
+    "prune_v": prune_v,
+    "prune_o": prune_o,
+    "prune_biases": prune_biases,
+}
+PRUNE: dict[str, Stage] = {"prune_kept": prune_kept, **CUT, "prune_give": prune_give}
+
+
+def cut(s: Mapping[str, Stage], layer: mha.MultiHeadAttention, heads: list[int]) -> Weights:
+    """Run the stages of cutting out the weights of some heads."""
+    weights, h = weights_of(layer), layer.num_heads
+    rows = s["prune_rows"](heads, layer.d_k, h)
+    parts = {f"W_{role}": s[f"prune_{role}"](weights, rows) for role in "qkv"}
+    return {**parts, "W_o": s["prune_o"](weights, rows, h), **s["prune_biases"](weights, rows, h)}
+
+
+def prune(s: Mapping[str, Stage], layer: mha.MultiHeadAttention, keep: list[int]) -> Any:
+    """Run the stages of pruning."""
+    return s["prune_give"](cut(s, layer, s["prune_kept"](keep, layer.num_heads)), layer)
+
+
+def weights_of(given: nn.Module | Mapping[str, Any]) -> Weights:
+    """Return the weights of a layer, or of a dict of them, by the short names of `Weights`."""
+    named = given.named_parameters() if isinstance(given, nn.Module) else given.items()
+    return {_short(str(name)): x for name, x in named if x is not None}
+
+
+def _short(name: str) -> str:
+    matrix, dot, kind = name.rpartition(".")  # "W_q.weight", "W_q.bias"; "W_q" and "b_q" are short already
+    if not dot:
+        return name
+    return matrix.replace("W_", "b_") if kind == "bias" else matrix
+
+
+def look_at(given: Any, layer: mha.MultiHeadAttention) -> Any:
+    """Return the weights that an answer gave, in a dict or in a layer, and what a layer has wrong besides."""
+    if isinstance(given, Mapping):
+        return weights_of(given)
+    if not isinstance(given, nn.Module):
+        return given
+    seen: dict[str, Any] = weights_of(given)
+    widths = [seen[name].size(0) for name in ("W_q", "W_k", "W_v") if name in seen]
+    if hasattr(given, "num_heads") and given.num_heads * layer.d_k not in widths:
+        seen["num_heads"] = given.num_heads
+    old = {x.untyped_storage().data_ptr() for x in layer.parameters()}
+    if given is not layer and any(x.untyped_storage().data_ptr() in old for x in given.parameters()):
+        seen["shares memory"] = True
+    return seen
+
+
+class _Layer(mha.MultiHeadAttention):
+    """A layer that can be compared with a copy of itself."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Layer) or self.num_heads != other.num_heads:
+            return False
+        mine, others = self.state_dict(), other.state_dict()
+        return mine.keys() == others.keys() and all(torch.equal(x, others[name]) for name, x in mine.items())
+
+    __hash__ = mha.MultiHeadAttention.__hash__
+
+    def __repr__(self) -> str:
+        bias = ", bias=True" if self.W_o.bias is not None else ""
+        return f"MultiHeadAttention({self.d_model}, {self.num_heads}{bias})"
+
+
+def layer_of(d_model: int, num_heads: int, *, bias: bool = False) -> mha.MultiHeadAttention:
+    """Return a layer whose weights, and biases if it has any, are those of a seed."""
+    layer = drawing_nothing(lambda: _Layer(d_model, num_heads, bias=bias)).requires_grad_(False).eval()
+    shapes = [tuple(x.shape) for x in layer.parameters()]
+    for x, drawn in zip(layer.parameters(), random_tensors(*shapes, seed=num_heads), strict=True):
+        x.copy_(drawn)
+    return layer
+
+
+def _prune_probes() -> list[Probe]:
+    pair, four = layer_of(4, 2), layer_of(12, 4)
+    rows = [
+        ("two heads, the first kept", "prune_o", pair, [0]),
+        ("two heads, the second kept", "prune_rows", pair, [1]),
+        ("four heads, two in the middle kept", "prune_rows", four, [1, 2]),
+        ("four heads, two apart kept", "prune_rows", four, [0, 3]),
+        ("the heads in another order", "prune_kept", four, [2, 0, 3]),
+        ("all heads kept", "prune_kept", four, [0, 1, 2, 3]),
+        ("a layer with biases", "prune_biases", layer_of(15, 3, bias=True), [0, 2]),
+    ]
+    return [Probe(shows, stage, {"layer": layer, "keep": keep}) for shows, stage, layer, keep in rows]
+
+
+def _giving_weights(answer: Any) -> Any:
+    """The weights are given in a dict; a layer that holds them will do as well."""
+
+    def use(answer: Any, layer: mha.MultiHeadAttention, keep: list[int]) -> Any:
+        return look_at(drawing_nothing(answer, layer, keep), layer)
+
+    return driven(answer, use) if callable(answer) else answer
+
+
+PRUNE_HEADS = Exercise(
+    "prune_heads", "(layer, keep)", mha.prune_heads, PRUNE, prune, _prune_probes, _giving_weights
+)
