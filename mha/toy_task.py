@@ -100,7 +100,7 @@ def train(
     num_heads: int,
     seed: int,
     *,
-    steps: int = 200,
+    steps: int = 100,
     on_step: Callable[[int, NeighbourModel], None] | None = None,
 ) -> NeighbourModel:
     """Make a model and train it, on the CPU, with Adam; the same arguments give the same model.
