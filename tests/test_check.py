@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +14,9 @@ import mha
 from mha import check
 from mha.check import CATALOGUE, EXERCISES
 from mha.check.catalogue import mistakes_of
-from mha.check.diagnose import Result, judge, mark
+from mha.check.diagnose import judge, mark
 from mha.check.layers import mark_layer
+from mha.check.result import Result
 
 CASES = Path(__file__).parent / "mistakes"
 
@@ -35,7 +37,7 @@ NAMED = {
     "17": {"mask-half-overflow"},
     "18": {"mask-inverted"},
     "20": {"mask-ignored"},
-    "22": {"mask-empty-row-nan"},
+    "22": {"mask-empty-row-nan", "mask-renormalised-nan"},
     "23": {"mask-empty-row-uniform"},
     "26": {"causal-excludes-self"},
     "27": {"causal-sees-next"},
@@ -164,9 +166,12 @@ def test_what_is_not_written_yet_is_no_mistake(capsys):
 
 def test_the_verdict_names_the_mistake_in_its_first_line_and_its_effect_below(capsys):
     result = check.split_heads(lambda x, h: x.view(x.size(0), h, x.size(1), -1))
-    first, second = capsys.readouterr().out.splitlines()
+    first, second, third = capsys.readouterr().out.splitlines()
     assert first == "split_heads: x is viewed as (B, h, L, d_k) at once, without a transpose"
     assert second.strip().startswith("The right shape and no error")
+    assert re.fullmatch(
+        r"  On three tokens, two heads: result\[0, 0, 1, 0\] is .*, wanted .* \(16 of 24 numbers differ\)\.", third
+    )
     with pytest.raises(check.NotPassedError, match="without a transpose"):
         result.raise_if_failed()
 

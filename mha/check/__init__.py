@@ -5,6 +5,7 @@
 >>> check.hint("split_heads")  # where, then what, then how
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch import nn
 
 from mha.check import mistakes as _entries  # noqa: F401  (fills the catalogue)
 from mha.check.catalogue import CATALOGUE, Mistake
-from mha.check.diagnose import NotPassedError, Result, mark
+from mha.check.diagnose import mark
 from mha.check.exercise import Exercise
 from mha.check.exercises import EXERCISES
 from mha.check.layers import Call, mark_layer
 from mha.check.record import RECORD, hint, progress, solution, start_clock
+from mha.check.result import NotPassedError, Result
 
 __all__ = [
     "CATALOGUE",
@@ -38,8 +40,19 @@ __all__ = [
 
 def _shown(result: Result) -> Result:
     print(result.message)
+    if _in_a_notebook():
+        figure = result.picture()
+        if figure is not None:
+            from IPython.display import display
+
+            display(figure)
     RECORD.keep(result)
     return result
+
+
+def _in_a_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and hasattr(shell.get_ipython(), "kernel")
 
 
 def multi_head_attention(

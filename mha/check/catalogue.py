@@ -43,12 +43,22 @@ def mistake(
     """
 
     def enter(function: Stage) -> Stage:
-        if id in CATALOGUE:
-            raise ValueError(f"id={id!r} is in the catalogue already: {CATALOGUE[id].title}")
-        CATALOGUE[id] = Mistake(id, stage, title, effect, hint, {stage: function, **(also or {})})
+        _entered(Mistake(id, stage, title, effect, hint, {stage: function, **(also or {})}))
         return function
 
     return enter
+
+
+def behaviour(id: str, stage: str, title: str, effect: str, hint: str) -> Mistake:
+    """Enter a mistake that is no wrong stage but a way to behave, such as another result at each call."""
+    return _entered(Mistake(id, stage, title, effect, hint, {}))
+
+
+def _entered(entry: Mistake) -> Mistake:
+    if entry.id in CATALOGUE:
+        raise ValueError(f"id={entry.id!r} is in the catalogue already: {CATALOGUE[entry.id].title}")
+    CATALOGUE[entry.id] = entry
+    return entry
 
 
 def mistakes_of(stages: Mapping[str, Stage]) -> list[Mistake]:

@@ -5,69 +5,25 @@ mistake of the catalogue put in, then with each two of them, and the ones that c
 on *every* probe are named. Where none does, the first probe on which it goes wrong is shown.
 """
 
-import base64
 import dis
-import html
 import inspect
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from mha.check import evidence
 from mha.check.catalogue import Mistake
 from mha.check.exercise import Exercise, Probe
+from mha.check.mistakes import behaviour
 from mha.check.outcome import Outcome, run, same
+from mha.check.result import Result
 
-if TYPE_CHECKING:
-    from mha.plot import NotebookFigure  # drawing is loaded when first asked for
-
-
-class NotPassedError(Exception):
-    """An answer that is not right; the message is the verdict."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The verdict on one answer."""
-
-    exercise: str
-    passed: bool
-    message: str
-    stage: str | None = None
-    mistakes: tuple[Mistake, ...] = ()
-    attempted: bool = True
-    given: Any = field(default=None, compare=False)  # on the first probe on which it is wrong
-    wanted: Any = field(default=None, compare=False)
-
-    def raise_if_failed(self) -> None:
-        """Raise `NotPassedError` with the verdict unless the answer is right."""
-        if not self.passed:
-            raise NotPassedError(self.message)
-
-    def picture(self) -> "NotebookFigure | None":
-        """Draw the answer's weights beside the right ones; None where there are no weights of one shape."""
-        wrong, right = (_weights_in(value) for value in (self.given, self.wanted))
-        if wrong is None or right is None or wrong.shape != right.shape:
-            return None
-        from mha import plot
-
-        return plot.compare(wrong[0], right[0], sides=("yours", "right"))
-
-    def _repr_html_(self) -> str:
-        verdict = f"<pre>{html.escape(self.message)}</pre>"
-        figure = self.picture()
-        if figure is None:
-            return verdict
-        png = base64.b64encode(figure._repr_png_()).decode()
-        alt = "attention weights per head, the answer's beside the right ones"
-        return f'{verdict}<img alt="{alt}" src="data:image/png;base64,{png}">'
-
-    def __repr__(self) -> str:
-        named = ", ".join(entry.id for entry in self.mistakes)
-        return f"<{self.exercise}: {'passed' if self.passed else named or self.stage or 'not attempted'}>"
+MANY = 4  # as many readings as a verdict lists that come to the same
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
@@ -77,9 +33,13 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
         return refusal
     if is_blank(answer):
         return Result(exercise.name, False, f"{exercise.name}: not attempted yet", attempted=False)
-    probes = exercise.probes()
-    given = [run(exercise.drive(answer), probe.arguments) for probe in probes]
-    return verdict([Comparison(exercise, probes, given)])
+    probes, call = exercise.probes(), exercise.drive(answer)
+    given = [run(call, probe.arguments) for probe in probes]
+    behaviour = _unsteady(exercise, call, probes[0], given[0])
+    if behaviour is not None:
+        return behaviour
+    result = verdict([Comparison(exercise, probes, given)])
+    return _gradients(exercise, call, probes) or result if result.passed else result
 
 
 def judge(exercise: Exercise, *mistakes: Mistake) -> Result:
@@ -105,12 +65,13 @@ class Comparison:
     """An answer's outcomes held against those of the right pipeline and of wrong ones."""
 
     def __init__(self, exercise: Exercise, probes: list[Probe], given: list[Outcome]) -> None:
-        self.exercise, self.probes, self.given = exercise, probes, given
+        self.exercise, self.probes = exercise, probes
         self.wanted = [run(exercise.drive(exercise.reference), probe.arguments) for probe in probes]
-        values = [outcome.value for outcome in given if outcome.error is None]
+        self.given = [self._read(i, outcome) for i, outcome in enumerate(given)]
+        values = [outcome.value for outcome in self.given if outcome.error is None]
         # An answer may leave the weights away, if it does so every time.
         self.output_only = bool(values) and all(isinstance(value, Tensor) for value in values)
-
+        self.of_numbers = any(one.value is not other.value for one, other in zip(self.given, given))
         self.wrong = [i for i, wanted in enumerate(self.wanted) if not self._alike(i, wanted)]
 
     def passed(self) -> Result | None:
@@ -121,10 +82,17 @@ class Comparison:
         if changed:
             message = f"{self.exercise.name}: right result, but it changes {', '.join(changed)}"
             return Result(self.exercise.name, False, message, "side effects")
-        remark = ""
-        if self.output_only and isinstance(self.wanted[0].value, tuple):
-            remark = " (It returns the output only; the package returns the weights as well.)"
-        return Result(self.exercise.name, True, f"{self.exercise.name}: passed.{remark}")
+        remarks = "".join(f" ({remark})" for remark in self._remarks())
+        return Result(self.exercise.name, True, f"{self.exercise.name}: passed.{remarks}")
+
+    def _remarks(self) -> Iterable[str]:
+        wanted = self.wanted[0].value
+        if self.output_only and isinstance(wanted, tuple):
+            yield "It returns the output only; the package returns the weights as well."
+        if self.of_numbers and isinstance(wanted, Tensor):
+            yield "Its mask is of numbers 0 and 1; the package's is bool, which torch's own functions want."
+        if any(outcome.printed for outcome in self.given):
+            yield "It prints while it runs."
 
     def one_mistake(self) -> Result | None:
         """Return the verdict if one mistake of the catalogue explains every probe."""
@@ -151,15 +119,45 @@ class Comparison:
         return self._failed(self._name(readings), found[0].stage, found)
 
     def _failed(self, message: str, stage: str, mistakes: tuple[Mistake, ...] = ()) -> Result:
-        first = self.wrong[0]
-        given, wanted = self.given[first].value, self.wanted[first].value
+        shown = self._most_telling()
+        given, wanted = self.given[shown].value, self.wanted[shown].value
         return Result(self.exercise.name, False, message, stage, mistakes, given=given, wanted=wanted)
 
+    def _most_telling(self) -> int:
+        """Return the first probe whose weights are wrong in more than one head, else the first wrong one."""
+
+        def several_heads(i: int) -> bool:
+            given, wanted = self.given[i].value, self.wanted[i].value
+            if not (isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == 2):
+                return False
+            weights = wanted[1]
+            return (
+                isinstance(weights, Tensor)
+                and weights.ndim == 4
+                and weights.size(1) > 1
+                and not same(given[1], weights)
+            )
+
+        return next(filter(several_heads, self.wrong), self.wrong[0])
+
     def _reproduces(self, *mistakes: Mistake) -> bool:
-        wrong_code = self.exercise.with_mistakes(*mistakes)
         # From the richest probe to the poorest: most mistakes are told apart by the first.
         richest_first = reversed(range(len(self.probes)))
-        return all(self._alike(i, run(wrong_code, self.probes[i].arguments)) for i in richest_first)
+        return all(self._alike(i, self._with_mistakes(i, mistakes)) for i in richest_first)
+
+    def _with_mistakes(self, i: int, mistakes: tuple[Mistake, ...]) -> Outcome:
+        """Return what the pipeline with these mistakes comes to on probe i; it is worked out once."""
+        known = self.exercise.outcomes
+        if (i, mistakes) not in known:
+            outcome = run(self.exercise.with_mistakes(*mistakes), self.probes[i].arguments)
+            known[i, mistakes] = self._read(i, outcome)
+        return known[i, mistakes]
+
+    def _read(self, i: int, outcome: Outcome) -> Outcome:
+        """Return the outcome of probe i in the form in which answers are compared: a mask of 0 and 1 as bool."""
+        if _is_mask(self.wanted[i].value) and _is_of_0_and_1(outcome.value):
+            return replace(outcome, value=outcome.value.bool())
+        return outcome
 
     def _alike(self, i: int, other: Outcome) -> bool:
         given = self.given[i]
@@ -172,29 +170,102 @@ class Comparison:
 
     def _name(self, readings: list[tuple[Mistake, ...]]) -> str:
         lines = [f"{self.exercise.name}: {_titles(readings[0])}"]
-        lines += [f"  or, which comes to the same: {_titles(reading)}" for reading in readings[1:]]
+        lines += [f"  or, which comes to the same: {_titles(reading)}" for reading in readings[1:MANY]]
+        if len(readings) > MANY:
+            lines.append(f"  or {len(readings) - MANY} more, which come to the same")
         lines += [f"  {entry.effect}" for entry in readings[0]]
+        first = self.wrong[0]
+        parts = evidence.difference(self.given[first].value, self.wanted[first].value)
+        if parts is not None:
+            lines.append(f"  On {self.probes[first].shows}: {parts}.")
         return "\n".join(lines)
 
     def _show(self, i: int) -> str:
         probe, given = self.probes[i], self.given[i]
+        on = f"{probe.shows}: {evidence.describe_input(probe.arguments)}"
         if given.error is not None:
             where = f", {given.line}" if given.line else ""
             what = f"{type(given.error).__name__}: {given.error}{where}"
-            return f"{self.exercise.name}: it raises on {probe.shows}\n  {what}"
+            return f"{self.exercise.name}: it raises on {on}\n  {what}"
+        parts = evidence.difference(given.value, self.wanted[i].value)
         return "\n".join(
             [
-                f"{self.exercise.name}: it first goes wrong at the stage '{probe.stage}', on {probe.shows}",
-                f"  given:  {_describe(given.value)}",
-                f"  wanted: {_describe(self.wanted[i].value)}",
+                f"{self.exercise.name}: it first goes wrong at the stage '{probe.stage}', on {on}",
+                f"  given:  {evidence.describe(given.value)}",
+                f"  wanted: {evidence.describe(self.wanted[i].value)}",
+                *([f"  {parts}"] if parts is not None else []),
             ]
         )
 
 
-def _weights_in(value: Any) -> Tensor | None:
-    """Return the weights (B, h, Lq, Lk) that stand behind an output, if any do."""
-    weights = value[1] if isinstance(value, tuple) and len(value) == 2 else None
-    return weights if isinstance(weights, Tensor) and weights.ndim == 4 and weights.numel() else None
+# ---------------------------------------------------------------- what no comparison of results shows
+
+
+def _unsteady(exercise: Exercise, call: Callable[..., Any], probe: Probe, before: Outcome) -> Result | None:
+    """See whether the answer depends on chance, or on the calls before."""
+    again = run(call, probe.arguments)
+    if (again.error is None) == (before.error is None) and same(again.value, before.value):
+        return None
+    by_chance = "the random state" in again.changed
+    return _behaves(exercise, behaviour.BY_CHANCE if by_chance else behaviour.STATE_KEPT)
+
+
+def _gradients(exercise: Exercise, call: Callable[..., Any], probes: list[Probe]) -> Result | None:
+    """See whether what training needs arrives at the inputs."""
+    for probe in reversed(probes):
+        if not _is_differentiable(probe):
+            continue
+        wanted = _gradient(exercise.drive(exercise.reference), probe)
+        if wanted.error is not None:
+            continue
+        given = _gradient(call, probe)
+        if given.error is not None:
+            said = f"its backward pass raises {type(given.error).__name__}: {given.error}".splitlines()[0]
+            return _behaves(exercise, behaviour.GRADIENT_CUT, said)
+        if not same(given.value, wanted.value):
+            nan = any(x is not None and x.isnan().any() for x in given.value)
+            what = behaviour.GRADIENT_NAN if nan else behaviour.GRADIENT_CUT
+            return _behaves(exercise, what, f"It shows on {probe.shows}.")
+    return None
+
+
+def _is_differentiable(probe: Probe) -> bool:
+    return any(_is_precise(x) for x in probe.arguments.values())
+
+
+def _is_precise(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64)
+
+
+def _gradient(call: Callable[..., Any], probe: Probe) -> Outcome:
+    """Return the gradient of the output's sum of squares with respect to each input."""
+
+    def gradients(*values: Any) -> Any:
+        inputs = [x.requires_grad_() for x in values if _is_precise(x)]
+        with torch.enable_grad():
+            value = call(*values)
+            output = value[0] if isinstance(value, tuple) else value
+            return torch.autograd.grad((output**2).sum(), inputs, allow_unused=True)
+
+    return run(gradients, probe.arguments)
+
+
+def _behaves(exercise: Exercise, entry: Mistake, shown: str = "") -> Result:
+    lines = [f"{exercise.name}: {entry.title}", f"  {entry.effect}", *([f"  {shown}"] if shown else [])]
+    return Result(exercise.name, False, "\n".join(lines), entry.stage, (entry,))
+
+
+# ---------------------------------------------------------------- small questions
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bool
+
+
+def _is_of_0_and_1(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
+        return False
+    return bool(((value == 0) | (value == 1)).all())
 
 
 def _titles(reading: tuple[Mistake, ...]) -> str:
@@ -233,20 +304,3 @@ def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:
         except ValueError:
             return None  # a built-in function that does not tell its signature
     return None
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, tuple) and any(isinstance(item, Tensor) for item in value):
-        return " and ".join(map(_describe, value))
-    if isinstance(value, Tensor):
-        shape = f"shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
-        if value.numel() <= 12:
-            shape += f", {_rounded(value)}"
-        return shape
-    return repr(value)
-
-
-def _rounded(value: Tensor) -> str:
-    return str(
-        (value.double() * 1000).round().div(1000).tolist() if value.is_floating_point() else value.tolist()
-    )

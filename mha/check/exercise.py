@@ -11,12 +11,13 @@ together); with one replaced, what that mistake computes.
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from mha.check.catalogue import Mistake, Stage, mistakes_of
+from mha.check.outcome import Outcome
 
 Pipeline = Callable[..., Any]
 
@@ -46,6 +47,8 @@ class Exercise:
     probes: Callable[[], list[Probe]]
     # From an answer to a function of a probe's arguments.
     drive: Callable[[Any], Any] = _as_it_is
+    # What mistakes came to on probes, by the number of the probe; filled as they are tried.
+    outcomes: dict[tuple[int, tuple[Mistake, ...]], Outcome] = field(default_factory=dict, compare=False)
 
     @property
     def wanted(self) -> str:
@@ -86,6 +89,16 @@ def driven(answer: Any, use: Callable[..., Any]) -> Callable[..., Any]:
 
     # With the answer's own signature, so that a wrong one is still noticed; a class has another anyway.
     return call if inspect.isclass(answer) else functools.wraps(answer)(call)
+
+
+def without_none(answer: Any) -> Any:
+    """An answer that gives None for the weights leaves them away."""
+
+    def use(answer: Any, *arguments: Any) -> Any:
+        value = answer(*arguments)
+        return value[0] if isinstance(value, tuple) and len(value) == 2 and value[1] is None else value
+
+    return driven(answer, use) if callable(answer) else answer
 
 
 def drawing_nothing(make: Callable[..., Any], *arguments: Any) -> Any:

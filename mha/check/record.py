@@ -5,8 +5,8 @@ import time
 from collections import Counter
 
 from mha.attention import MultiHeadAttention
-from mha.check.diagnose import Result
 from mha.check.exercises import EXERCISES
+from mha.check.result import Result
 
 _LAYER = "multi_head_attention"
 _NAMES = [*EXERCISES, _LAYER]

@@ -9,8 +9,13 @@ from torch import Tensor
 
 import mha
 from mha.check.catalogue import Stage
-from mha.check.exercise import Exercise, Probe
+from mha.check.exercise import Exercise, Probe, without_none
 from mha.check.exercises.inputs import qkv, random_mask
+
+
+def take(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values as they come."""
+    return Q, K, V
 
 
 def score(Q: Tensor, K: Tensor) -> Tensor:
@@ -28,7 +33,7 @@ def mask(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
 
 
-def softmax(scores: Tensor) -> Tensor:
+def softmax(scores: Tensor, d_k: int) -> Tensor:
     """Let each query share out one whole over the keys."""
     return torch.softmax(scores, dim=-1)
 
@@ -43,12 +48,13 @@ def weigh(weights: Tensor, V: Tensor) -> Tensor:
     return weights @ V
 
 
-def give(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def give(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output first and the weights second."""
     return output, weights
 
 
 ATTENTION: dict[str, Stage] = {
+    "take": take,
     "score": score,
     "scale": scale,
     "mask": mask,
@@ -61,13 +67,19 @@ ATTENTION: dict[str, Stage] = {
 
 def attention(s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Any:
     """Run the stages of scaled dot-product attention."""
-    scores = s["scale"](s["score"](Q, K), Q.size(-1), Q.size(1))
+    Q, K, V = s["take"](Q, K, V)
+    scores = scaled = s["scale"](s["score"](Q, K), Q.size(-1), Q.size(1))
     if mask is not None:
-        scores = s["mask"](scores, mask)
-    weights = s["softmax"](scores)
+        scores = s["mask"](scaled, mask)
+    weights = s["softmax"](scores, Q.size(-1))
     if mask is not None:
         weights = s["guard"](weights, mask)
-    return s["give"](s["weigh"](weights, V), weights)
+    return s["give"](s["weigh"](weights, V), weights, scaled)
+
+
+def give_all(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Keep the scores too, where the last word is with another pipeline's `give`."""
+    return output, weights, scores
 
 
 def _attention_probes() -> list[Probe]:
@@ -77,18 +89,23 @@ def _attention_probes() -> list[Probe]:
     empty[1, 0, 2] = False
     half = {name: x.half() for name, x in cross.items()}
     large = {"Q": cross["Q"] * 300, "K": cross["K"] * 300, "V": cross["V"]}
+    alike = qkv(3, 3, 3, 3, 3, 3)
+    empty_alike = random_mask(3, 3, 3)
+    empty_alike[1, 0, 2] = False
     strided = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in cross.items()}
     return [
         Probe("one token, one head", "weigh", qkv(1, 1, 1, 1, 4, 4)),
         Probe("three tokens, one head", "scale", qkv(1, 1, 3, 3, 4, 4)),
         Probe("several heads and examples", "softmax", square),
         Probe("more keys than queries", "score", cross),
+        Probe("all sizes alike", "score", alike),
         Probe("inputs that do not lie in memory in order", "score", strided),
         Probe("large scores", "softmax", large),
         Probe("a mask", "mask", {**cross, "mask": mask}),
         Probe("a square mask", "mask", {**square, "mask": random_mask(2, 4, 4)}),
         Probe("a mask of 0 and 1", "mask", {**cross, "mask": mask.long()}),
         Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
+        Probe("all sizes alike, and a query with nothing to see", "guard", {**alike, "mask": empty_alike}),
         Probe("a mask in half precision", "mask", {**half, "mask": mask}),
     ]
 
@@ -100,4 +117,5 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
     ATTENTION,
     attention,
     _attention_probes,
+    without_none,
 )

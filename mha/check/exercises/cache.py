@@ -157,7 +157,7 @@ def cached(s: Mapping[str, Stage], q: Tensor, k: Tensor, v: Tensor, cache: mha.K
     k, v = s["cached_append"](cache, k, s["turn_values"](v, positions))
     scores = s["scale"](s["score"](q, k), q.size(-1), num_heads)
     scores = scores.masked_fill(s["causal"](L, k.size(2)) == 0, -math.inf)
-    return s["cached_give"](s["weigh"](s["softmax"](scores), v))
+    return s["cached_give"](s["weigh"](s["softmax"](scores, q.size(-1)), v))
 
 
 def _cache_probes() -> list[Probe]:

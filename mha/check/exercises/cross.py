@@ -10,7 +10,7 @@ from torch import Tensor
 import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
-from mha.check.exercises.attention import ATTENTION, attention, give
+from mha.check.exercises.attention import ATTENTION, attention, give_all
 from mha.check.exercises.heads import merge, split
 from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.layer import same_length
@@ -96,8 +96,8 @@ def cross(
     v = s["split"](s["key_length"](s["cross_values"](x, memory, w), Lq), num_heads)
     keep = None if lengths is None else s["padding"](s["cross_lengths"](lengths, Lk), Lk)
     keep = s["cross_mask"](keep, lengths, Lq, Lk)
-    heads, weights = attention({**s, "give": give}, q, k, v, keep)
-    return s["give"](s["cross_output"](s["merge"](heads), x, w), weights)
+    heads, weights, scores = attention({**s, "give": give_all}, q, k, v, keep)
+    return s["give"](s["cross_output"](s["merge"](heads), x, w), weights, scores)
 
 
 def cross_attention(

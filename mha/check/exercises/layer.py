@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import Stage
-from mha.check.exercises.attention import ATTENTION, attention, give
+from mha.check.exercises.attention import ATTENTION, attention, give_all
 from mha.check.exercises.heads import merge, split
 from mha.check.weights import Projections
 
@@ -35,8 +35,8 @@ def project_v(inputs: Inputs, w: Projections) -> Tensor:
 
 
 def output(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
-    """Mix the heads with W_o."""
-    return linear(concat, w.W_o, w.b_o)
+    """Mix the heads with W_o; a layer without one gives them as they are."""
+    return concat if w.W_o is None else linear(concat, w.W_o, w.b_o)
 
 
 def same_length(x: Tensor, Lq: int) -> Tensor:
@@ -52,8 +52,8 @@ def layer(
     q = s["split"](s["project_q"](inputs, w), h)
     k = s["split"](s["key_length"](s["project_k"](inputs, w), Lq), h)
     v = s["split"](s["key_length"](s["project_v"](inputs, w), Lq), h)
-    heads, weights = attention({**s, "give": give}, q, k, v, mask)
-    return s["give"](s["output"](s["merge"](heads), inputs, w), weights)
+    heads, weights, scores = attention({**s, "give": give_all}, q, k, v, mask)
+    return s["give"](s["output"](s["merge"](heads), inputs, w), weights, scores)
 
 
 LAYER: dict[str, Stage] = {

@@ -2,6 +2,7 @@
 
 from mha.check.mistakes import (
     attention,
+    behaviour,
     cache,
     cross,
     heads,
@@ -18,6 +19,7 @@ from mha.check.mistakes import (
 
 __all__ = [
     "attention",
+    "behaviour",
     "cache",
     "cross",
     "heads",

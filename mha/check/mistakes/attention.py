@@ -6,7 +6,64 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.attention import give
+
+# ---------------------------------------------------------------- take
+
+
+@mistake(
+    "take-keys-and-values-exchanged",
+    "Keys and values are exchanged: the scores are made with V, and K is mixed",
+    "Right only where K and V are one tensor.",
+    "scores are made from Q and K; the weights mix V.",
+    stage="take",
+)
+def _(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Q, V, K
+
+
+@mistake(
+    "take-keys-as-values",
+    "The keys are mixed in place of the values: weights @ K",
+    "The weights are right; V has no influence on the output.",
+    "the weights mix the values: weights @ V.",
+    stage="take",
+)
+def _(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Q, K, K
+
+
+@mistake(
+    "take-queries-as-values",
+    "The queries are mixed in place of the values: weights @ Q",
+    "The weights are right; V has no influence on the output, and there is an error where Lq ≠ Lk.",
+    "the weights mix the values: weights @ V.",
+    stage="take",
+)
+def _(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Q, K, Q
+
+
+@mistake(
+    "take-first-example",
+    "Keys and values of the first example serve for the whole batch",
+    "The first example is right, the others look at the wrong sequence.",
+    "leave the batch axis alone: no [0].",
+    stage="take",
+)
+def _(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Q, K[:1], V[:1].expand(Q.size(0), *V.shape[1:])
+
+
+@mistake(
+    "take-first-head",
+    "Keys and values of the first head serve for all heads",
+    "Head 0 is right; the others compare their queries with keys that are not theirs.",
+    "leave the axis of the heads alone, or index it inside of the loop over heads.",
+    stage="take",
+)
+def _(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Q, K[:, :1], V[:, :1].expand(*V.shape[:1], Q.size(1), *V.shape[2:])
+
 
 # ---------------------------------------------------------------- score
 
@@ -191,6 +248,62 @@ def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
     return scores / math.isqrt(d_k)
 
 
+@mistake(
+    "scale-by-queries",
+    "The scores are divided by the square root of the number of queries",
+    "The weights grow flatter the more queries there are.",
+    "the divisor is √d_k, the square root of the last axis of Q: Q.size(-1).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(scores.size(-2))
+
+
+@mistake(
+    "scale-by-batch",
+    "The scores are divided by the square root of the first axis of Q, the batch",
+    "How peaked the weights are depends on the number of examples.",
+    "the divisor is √d_k, the square root of the *last* axis of Q: Q.size(-1).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(scores.size(0))
+
+
+@mistake(
+    "scale-by-twice-d_k",
+    "The scores are divided by √(2·d_k)",
+    "The weights are too flat.",
+    "the divisor is √d_k; that two vectors are multiplied does not double it.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / math.sqrt(2 * d_k)
+
+
+@mistake(
+    "scale-square-root-of-all",
+    "The root is taken of the whole: (scores / d_k) ** 0.5",
+    "Negative scores become NaN.",
+    "the root is of d_k alone: scores / d_k**0.5.",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return (scores / d_k) ** 0.5
+
+
+@mistake(
+    "scale-after-softmax",
+    "The weights are divided by √d_k, after the softmax, and the scores are not",
+    "Each row sums to 1/√d_k, and the weights are too peaked.",
+    "divide the scores, before the softmax.",
+    stage="scale",
+    also={"softmax": lambda scores, d_k: torch.softmax(scores, dim=-1) / math.sqrt(d_k)},
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores
+
+
 # ---------------------------------------------------------------- mask
 
 
@@ -208,6 +321,11 @@ def _as_it_comes(weights: Tensor, mask: Tensor) -> Tensor:
 )
 def _(scores: Tensor, mask: Tensor) -> Tensor:
     return scores
+
+
+def _without_diagonal(mask: Tensor) -> Tensor:
+    """Return what is blocked, (…, Lq, Lk), but for the diagonal."""
+    return (mask == 0) & ~torch.eye(*mask.shape[-2:], dtype=torch.bool)
 
 
 @mistake(
@@ -247,7 +365,7 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
 
 @mistake(
     "mask-fill-zero",
-    "Masked scores are set to 0",
+    "Masked scores are set to 0, or multiplied by it",
     "Masked keys keep weight: a score of 0 is not 'nothing', exp(0) is 1.",
     "fill with the lowest number or -inf, so that exp makes it 0.",
     stage="mask",
@@ -364,6 +482,46 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(mask.transpose(-2, -1) == 0, torch.finfo(scores.dtype).min)
 
 
+@mistake(
+    "mask-of-first-example",
+    "The first example's mask serves for the whole batch",
+    "The first example is right; in the others what is hidden is what the first hides.",
+    "leave the batch axis of the mask alone: no mask[0].",
+    stage="mask",
+    also={"guard": lambda weights, mask: weights.masked_fill(mask[:1] == 0, 0.0)},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask[:1] == 0, torch.finfo(scores.dtype).min)
+
+
+@mistake(
+    "mask-renormalised-nan",
+    "The weights are masked after the softmax and divided by what is left",
+    "Right as long as something is left; a query with nothing to see becomes 0 / 0 = NaN.",
+    "mask the scores before the softmax, and set blocked weights to 0 after it.",
+    stage="mask",
+    also={
+        "guard": lambda weights, mask: (
+            weights * mask.to(weights.dtype) / (weights * mask.to(weights.dtype)).sum(dim=-1, keepdim=True)
+        )
+    },
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores
+
+
+@mistake(
+    "mask-sees-itself",
+    "The diagonal is let through whatever the mask says",
+    "A token that is hidden from itself, padding for instance, is seen.",
+    "the mask alone says who may look at whom.",
+    stage="mask",
+    also={"guard": lambda weights, mask: weights.masked_fill(_without_diagonal(mask), 0.0)},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(_without_diagonal(mask), torch.finfo(scores.dtype).min)
+
+
 # ---------------------------------------------------------------- softmax
 
 
@@ -374,7 +532,7 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
     "each query shares out one whole over the keys: dim=-1.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.softmax(scores, dim=-2)
 
 
@@ -385,7 +543,7 @@ def _(scores: Tensor) -> Tensor:
     "each query shares out one whole over the keys: dim=-1.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.softmax(scores, dim=1)
 
 
@@ -396,7 +554,7 @@ def _(scores: Tensor) -> Tensor:
     "each query shares out one whole over the keys: dim=-1.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.softmax(scores, dim=0)
 
 
@@ -407,7 +565,7 @@ def _(scores: Tensor) -> Tensor:
     "each query shares out one whole over the keys: dim=-1.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.softmax(scores.flatten(-2), dim=-1).view_as(scores)
 
 
@@ -418,7 +576,7 @@ def _(scores: Tensor) -> Tensor:
     "weights = torch.softmax(scores, dim=-1).",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return scores
 
 
@@ -429,7 +587,7 @@ def _(scores: Tensor) -> Tensor:
     "divide by the sum over the keys, or call torch.softmax(scores, dim=-1).",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return scores.exp()
 
 
@@ -440,7 +598,7 @@ def _(scores: Tensor) -> Tensor:
     "subtract the row's largest score first, or call torch.softmax.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     powers = scores.exp()
     return powers / powers.sum(dim=-1, keepdim=True)
 
@@ -452,7 +610,7 @@ def _(scores: Tensor) -> Tensor:
     "use torch.softmax.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.log_softmax(scores, dim=-1)
 
 
@@ -463,7 +621,7 @@ def _(scores: Tensor) -> Tensor:
     "the keys share one whole: torch.softmax(scores, dim=-1).",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.sigmoid(scores)
 
 
@@ -474,8 +632,88 @@ def _(scores: Tensor) -> Tensor:
     "apply it once.",
     stage="softmax",
 )
-def _(scores: Tensor) -> Tensor:
+def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.softmax(torch.softmax(scores, dim=-1), dim=-1)
+
+
+@mistake(
+    "softmax-always-causal",
+    "The weights are causal, though no mask asks for it",
+    "Each token sees only itself and those before it. Right for a decoder, wrong for everything else.",
+    "hide only what the mask hides; a causal mask is handed over as one.",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.softmax(scores.masked_fill(later, torch.finfo(scores.dtype).min), dim=-1)
+
+
+@mistake(
+    "softmax-relu",
+    "ReLU in place of softmax",
+    "Weights are not bounded, many are 0, and rows sum to anything.",
+    "the keys share one whole: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    return torch.relu(scores)
+
+
+@mistake(
+    "softmax-divided-by-sum",
+    "The scores are divided by their sum; exp is missing",
+    "Rows sum to 1, but weights can be negative or huge.",
+    "exp first, then divide by the sum: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    return scores / scores.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "softmax-largest-only",
+    "The key with the largest score gets all the weight: argmax in place of softmax",
+    "One value is copied, none are mixed, and no gradient reaches queries and keys.",
+    "softmax is what its name says, a *soft* maximum: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    return torch.zeros_like(scores).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
+
+
+@mistake(
+    "softmax-sum-over-queries",
+    "exp is divided by the sum over the queries",
+    "The columns of the weights sum to 1, the rows do not; large scores overflow.",
+    "divide by the sum over the keys: dim=-1, or call torch.softmax.",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    powers = scores.exp()
+    return powers / powers.sum(dim=-2, keepdim=True)
+
+
+@mistake(
+    "softmax-base-2",
+    "Powers of 2 in place of powers of e",
+    "The weights are too flat, as if the scores were multiplied by 0.69.",
+    "softmax uses exp: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    return torch.softmax(scores * math.log(2), dim=-1)
+
+
+@mistake(
+    "softmax-rounded-up",
+    "A small number is added to the sum before dividing: exp / (sum + 1)",
+    "Rows sum to less than 1 (this is known as softmax-off-by-one).",
+    "divide by the sum alone: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    powers = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+    return powers / (powers.sum(dim=-1, keepdim=True) + 1)
 
 
 # ---------------------------------------------------------------- weigh and give
@@ -510,8 +748,8 @@ def _(weights: Tensor, V: Tensor) -> Tensor:
     "return the weights as they are: queries on axis -2, keys on axis -1.",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    return give(output, weights.transpose(-2, -1))
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights.transpose(-2, -1)
 
 
 @mistake(
@@ -521,7 +759,7 @@ def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     "return output, weights.",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return weights, output
 
 
@@ -532,5 +770,38 @@ def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     "return one map per head, (B, h, Lq, Lk).",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return output, weights.mean(dim=1)
+
+
+@mistake(
+    "give-scores",
+    "The scores come back in place of the weights",
+    "The output is right; the heatmaps show numbers that are no weights.",
+    "return what the softmax gave.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, scores
+
+
+@mistake(
+    "give-weights-from-before-the-mask",
+    "The weights come back as they were before the mask",
+    "The output is right; the heatmaps show weight on what no query may see.",
+    "return the weights that mixed the values.",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, torch.softmax(scores, dim=-1)
+
+
+@mistake(
+    "give-as-float32",
+    "The result comes back in float32, whatever the inputs are",
+    "Half precision does not stay half, and float64 loses digits.",
+    "leave the dtype alone: no .float().",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output.float(), weights.float()

@@ -1,0 +1,72 @@
+"""What a verdict shows of numbers: the input, and where given and wanted part."""
+
+from typing import Any
+
+from torch import Tensor
+
+FEW = 12  # as many numbers as are shown one by one
+
+
+def describe(value: Any) -> str:
+    """Return a value in a few words: shape and dtype of a tensor, its numbers if there are few."""
+    if isinstance(value, tuple) and any(isinstance(item, Tensor) for item in value):
+        return " and ".join(map(describe, value))
+    if isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
+        return ", ".join(f"{name}: {describe(item)}" for name, item in value.items())
+    if isinstance(value, Tensor):
+        numbers = f", {_rounded(value)}" if value.numel() <= FEW else ""
+        return f"shape {tuple(value.shape)}, {_dtype(value)}{numbers}"
+    return repr(value)
+
+
+def describe_input(arguments: dict[str, Any]) -> str:
+    """Return a probe's arguments in a few words."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in arguments.items())
+
+
+def difference(given: Any, wanted: Any) -> str | None:
+    """Say where two values first differ that are alike in form; None where their forms differ.
+
+    Returns:
+        For instance "weights[0, 0, 2, 1] is 0.25, wanted 0.5 (6 of 24 numbers differ)".
+    """
+    if isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted) == 2:
+        # Weights say more of what went wrong than the output that is made with them.
+        pairs = reversed(list(zip(("output", "weights"), given, wanted, strict=True)))
+        return next(filter(None, (_first_difference(*pair) for pair in pairs)), None)
+    return _first_difference("result", given, wanted)
+
+
+def _first_difference(name: str, given: Any, wanted: Any) -> str | None:
+    if not isinstance(given, Tensor) or not isinstance(wanted, Tensor) or given.shape != wanted.shape:
+        return None
+    one, other = given.double(), wanted.double()
+    differs = ~one.isclose(other, rtol=1e-3, atol=1e-6, equal_nan=True)
+    if not differs.any():
+        return None
+    index = tuple(differs.nonzero()[0].tolist())
+    count = f"{int(differs.sum())} of {differs.numel()} numbers differ"
+    return f"{name}{list(index)} is {_number(one[index])}, wanted {_number(other[index])} ({count})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        if value.numel() <= FEW and value.ndim == 1:
+            return str(value.tolist())
+        return str(tuple(value.shape))
+    text = repr(value)
+    return text if len(text) <= 40 else type(value).__name__
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _number(x: Tensor) -> str:
+    return f"{x.item():.4g}"
+
+
+def _rounded(value: Tensor) -> str:
+    if not value.is_floating_point():
+        return str(value.tolist())
+    return str((value.double() * 1000).round().div(1000).tolist())

@@ -1,0 +1,32 @@
+"""What the numbers of one call do not show."""
+
+from mha.check.catalogue import behaviour
+
+BY_CHANCE = behaviour(
+    "behaviour-by-chance",
+    "state",
+    "The result depends on chance",
+    "The same input gives another result the second time: random numbers enter, from dropout for instance.",
+    "leave dropout to the layer, which knows whether it is being trained; a function has no such switch.",
+)
+STATE_KEPT = behaviour(
+    "behaviour-state-kept",
+    "state",
+    "The result depends on the calls before",
+    "The same input gives another result the second time.",
+    "compute everything from the arguments; change no global, no default argument, no attribute.",
+)
+GRADIENT_CUT = behaviour(
+    "behaviour-gradient-cut",
+    "gradient",
+    "The result is right, but no right gradient arrives at the inputs",
+    "Nothing before it would be trained: detach(), .data, .item(), no_grad() or a new tensor is in the way.",
+    "compute with the tensors themselves from the inputs to the output.",
+)
+GRADIENT_NAN = behaviour(
+    "behaviour-gradient-nan",
+    "gradient",
+    "The result is right, but its gradient is NaN",
+    "One step of training turns every weight into NaN: a NaN or an infinity was made and hidden later.",
+    "let no NaN arise: fill with the lowest finite number, and set to 0 what is blocked after the softmax.",
+)
