@@ -105,7 +105,9 @@ def train(
 ) -> NeighbourModel:
     """Make a model and train it, on the CPU, with Adam; the same arguments give the same model.
 
-    The random state is left as it is: all that is drawn comes from `seed`.
+    The random state is left as it is: all that is drawn comes from `seed`. The tensors are too small for a
+    second thread, and on a busy machine waiting for it can take a hundred times as long as the work:
+    `torch.set_num_threads(1)` beforehand.
 
     Args:
         num_heads: h of the attention layer.
