@@ -16,7 +16,10 @@ from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import mark
 from mha.check.exercise import Exercise
 from mha.check.exercises import EXERCISES
-from mha.check.layers import Call, mark_layer
+from mha.check.layer_calls import Call
+from mha.check.layer_inputs import Weights
+from mha.check.layer_own_input import Inputs
+from mha.check.layers import mark_layer
 from mha.check.record import RECORD, hint, progress, solution, start_clock
 from mha.check.result import NotPassedError, Result
 
@@ -56,17 +59,41 @@ def _in_a_notebook() -> bool:
 
 
 def multi_head_attention(
-    answer: type[nn.Module] | nn.Module, *, call: Call | None = None, num_heads: int | None = None
+    answer: type[nn.Module] | nn.Module | Callable[..., Any],
+    *,
+    num_heads: int | None = None,
+    weights: Weights | None = None,
+    inputs: Inputs | None = None,
+    call: Call | None = None,
 ) -> Result:
-    """Mark a layer, with its own weights: show the verdict and return it.
+    """Mark an attention of your own, with its own weights: show the verdict and return it.
+
+    >>> check.multi_head_attention(MyAttention)  # made as MyAttention(d_model, num_heads), or with a config
+    >>> check.multi_head_attention(layer, inputs=(Q, K, V, mask))  # built, and where it seems to go wrong
+    >>> check.multi_head_attention(attend, weights=(W_q, W_k, W_v, W_o), num_heads=8)  # any function
+
+    A layer that takes one input, forward(x) or forward(x, mask), is compared as self-attention. If it takes
+    no mask and is causal by itself, it is compared under a causal mask, and the verdict says so; one that is
+    causal although it takes a mask makes a mistake, `layer-always-causal`. Three projections in one, such as
+    `c_attn`, may be cut in any order, also head by head, unless their name tells an order: `qkv`, `in_proj`.
 
     Args:
-        answer: your class, called as answer(d_model, num_heads), or a layer that is built already.
-        call: how to call the layer where that is not layer(Q, K, V, mask), for instance
-            `lambda layer, Q, K, V, mask: layer(Q, K, V, attn_mask=mask)`.
-        num_heads: of a built layer that has no attribute to tell.
+        answer: a class; a layer that is built, which is left as it was; or a function (Q, K, V, mask=None).
+            Q is (B, Lq, d_model), K and V are (B, Lk, d_model), a mask is (B, 1, Lq, Lk), True where a query
+            may attend. The output, or output and weights (B, h, Lq, Lk), come back.
+        num_heads: of a function, or of a layer that has no attribute to tell; how many to make a class with.
+        weights: (W_q, W_k, W_v, W_o) of a function, or of a layer in which they are not found: each a tensor
+            (out, in), as nn.Linear stores it, or an nn.Linear. Without W_o, the heads joined are the output.
+        inputs: an input of your own, on which it is tried as well: X, (Q, K, V) or (Q, K, V, mask). The
+            verdict says whether it goes wrong there, or only there.
+        call: how to call the answer where that is not answer(Q, K, V, mask), for instance
+            `lambda layer, Q, K, V, mask: layer(Q, K, V, attn_mask=mask)`; one that takes its weights too:
+            `lambda attend, Q, K, V, mask: attend(Q, K, V, W_q, W_k, W_v, W_o, 8, mask)`.
+
+    Raises:
+        ValueError: if `num_heads`, `weights`, `inputs` or `call` cannot be used; it says what was wanted.
     """
-    return _shown(mark_layer(answer, call, num_heads))
+    return _shown(mark_layer(answer, call, num_heads, weights, inputs))
 
 
 def _checker(exercise: Exercise) -> Callable[[Callable[..., Any]], Result]:

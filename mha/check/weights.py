@@ -1,8 +1,9 @@
 """Finding the four projections of a layer that somebody else wrote, whatever they called them.
 
 Names first: `W_q`, `wq`, `q_proj`, `query`, `to_q` …, three in one (`qkv`, `c_attn`, `in_proj_weight`), one
-matrix per head. Where names or shapes leave a choice, each possible reading is given, the likeliest first:
-whoever asks has to find out under which one the layer makes sense.
+matrix per head. Three in one may be cut in any order, one after the other or head by head, unless the name
+tells the order (`qkv`, `to_kv`). Where names or shapes leave a choice, each possible reading is given, the
+likeliest first: whoever asks has to find out under which one the layer makes sense.
 """
 
 import re
@@ -23,27 +24,57 @@ _WORDS = {  # one word of a name, such as the "q" of "q_proj" or the "wq" of "at
     "o": rf"{_BEFORE}(o|out|output|combine|unify|final|mix){_AFTER}",
 }
 _MAX_READINGS = 200
+_ORDERS = ("qkv", "kqv", "kvq", "vqk", "vkq", "qvk")  # of three in one whose name does not tell
+_LAYOUTS = ("", "head by head", "number by number", "number by number, all heads of each together")
 
 
 @dataclass(frozen=True)
 class Projections:
-    """Four matrices as nn.Linear stores them, (out, in), their biases, and how many heads share them."""
+    """Four matrices as nn.Linear stores them, (out, in), their biases, and how many heads share them.
+
+    Without a W_o, the heads joined are the output.
+    """
 
     num_heads: int
     W_q: Tensor
     W_k: Tensor
     W_v: Tensor
-    W_o: Tensor
+    W_o: Tensor | None
     b_q: Tensor | None = None
     b_k: Tensor | None = None
     b_v: Tensor | None = None
     b_o: Tensor | None = None
     likely: bool = True  # False: only to be believed where the numbers agree
+    cut: str = ""  # how several in one are cut, where that is neither usual nor told by a name
 
     def to(self, dtype: torch.dtype) -> "Projections":
         """Return them in another dtype."""
         tensors = {name: x.to(dtype) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **tensors)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    d_model: int
+    inner: int  # h·d_k, nearly always d_model
+    num_heads: int
+
+    @property
+    def one(self) -> int:
+        """How many numbers one projection has."""
+        return self.d_model * self.inner
+
+
+@dataclass(frozen=True)
+class _Arrangement:
+    """How several projections in one are cut: a layout, and an order where the name does not tell it."""
+
+    layout: int = 0
+    order: str = _ORDERS[0]
+
+    def __str__(self) -> str:
+        order = "" if self.order == _ORDERS[0] else f"in the order {', '.join(self.order)}"
+        return ", ".join(filter(None, [order, _LAYOUTS[self.layout]]))
 
 
 @dataclass(frozen=True)
@@ -69,12 +100,15 @@ class _Piece:
 
 
 def find_projections(layer: nn.Module, d_model: int, num_heads: int) -> Iterator[Projections]:
-    """Yield what the projections of `layer` may be, the likeliest first; nothing if there are no four."""
+    """Yield what the projections of `layer` may be, the likeliest first; nothing if there are none."""
     blocks, loose = _blocks(layer, d_model)
+    sizes = _Sizes(d_model, _inner(blocks, d_model), num_heads)
+    if sizes.inner % num_heads:
+        return
     readings = (
         found
-        for layout in range(3)
-        for found in _assigned(_pieces(blocks, d_model, num_heads, layout), loose, d_model, num_heads, layout)
+        for how in _arrangements(blocks, sizes)
+        for found in _assigned(_pieces(blocks, sizes, how), loose, sizes, how)
     )
     seen: list[Projections] = []
     for found in islice(readings, _MAX_READINGS):
@@ -83,8 +117,46 @@ def find_projections(layer: nn.Module, d_model: int, num_heads: int) -> Iterator
             yield found
 
 
+def width_of(layer: nn.Module) -> int | None:
+    """Return d_model: the input of what makes the queries, else the size that all matrices have in common."""
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Linear) and _role(name) == "q":
+            return module.in_features
+    shapes = [
+        set(p.shape)
+        for name, p in layer.named_parameters()
+        if not isinstance(p, nn.parameter.UninitializedParameter) and p.ndim >= 2 and "bias" not in name
+    ]
+    common = set.intersection(*shapes) if shapes else set()
+    return max(common, default=None)
+
+
+def _inner(blocks: list[_Block], d_model: int) -> int:
+    """Return h·d_k: what the queries are projected to, where that can be seen."""
+    for block in blocks:
+        if block.is_linear and block.weight.size(1) == d_model and not re.search(r"\d", block.name):
+            parts = 1 if _role(block.name) == "q" else len(_told_order(block.name))
+            if parts and block.weight.size(0) % parts == 0 and block.weight.size(0) % d_model:
+                return block.weight.size(0) // parts
+    return d_model
+
+
+def _arrangements(blocks: list[_Block], sizes: _Sizes) -> list[_Arrangement]:
+    """Return the ways to cut what holds several projections; one is enough where nothing does."""
+    fused = [block for block in blocks if block.weight.numel() in (2 * sizes.one, 3 * sizes.one)]
+    per_head = [
+        block for block in blocks if block.weight.numel() * sizes.num_heads in (2 * sizes.one, 3 * sizes.one)
+    ]
+    if not fused and not per_head:
+        return [_Arrangement()]
+    told = all(_told_order(block.name) for block in fused + per_head)
+    orders = _ORDERS[:1] if told else _ORDERS
+    return [_Arrangement(layout, order) for order in orders for layout in range(len(_LAYOUTS))]
+
+
 def _equal(a: Projections, b: Projections) -> bool:
-    return all(torch.equal(getattr(a, f"W_{role}"), getattr(b, f"W_{role}")) for role in _ROLES)
+    pairs = [(getattr(a, f"W_{role}"), getattr(b, f"W_{role}")) for role in _ROLES]
+    return all(x is y or x is not None and y is not None and torch.equal(x, y) for x, y in pairs)
 
 
 def _blocks(layer: nn.Module, d_model: int) -> tuple[list[_Block], dict[str, Tensor]]:
@@ -115,25 +187,25 @@ def _blocks(layer: nn.Module, d_model: int) -> tuple[list[_Block], dict[str, Ten
     return blocks, loose
 
 
-def _pieces(blocks: list[_Block], d_model: int, num_heads: int, layout: int) -> list[_Piece]:
+def _pieces(blocks: list[_Block], sizes: _Sizes, how: _Arrangement) -> list[_Piece]:
     groups: dict[str, list[_Block]] = {}
     for block in blocks:
         groups.setdefault(re.sub(r"[._]?\d+", "", block.name), []).append(block)
     pieces: list[_Piece] = []
     for name, members in groups.items():
         size = sum(block.weight.numel() for block in members)
-        if len(members) == num_heads and members[0].weight.numel() < d_model**2 and size % d_model**2 == 0:
-            pieces += _from_heads(name, members, d_model, num_heads, layout)
+        one_per_head = len(members) == sizes.num_heads and members[0].weight.numel() < sizes.one
+        if one_per_head and size % sizes.one == 0:
+            pieces += _from_heads(name, members, sizes, how)
             continue
         for block in members:
-            pieces += _from_block(block, d_model, num_heads, layout)
+            pieces += _from_block(block, sizes, how)
     return pieces
 
 
-def _from_heads(
-    name: str, members: list[_Block], d_model: int, num_heads: int, layout: int
-) -> Iterator[_Piece]:
+def _from_heads(name: str, members: list[_Block], sizes: _Sizes, how: _Arrangement) -> Iterator[_Piece]:
     """One matrix per head: rows (or, for the output, columns) of the whole one."""
+    d_model = sizes.d_model
     width = members[0].weight.numel() // d_model
     weights = [block.weight for block in members]
     if any(x.shape not in {(width, d_model), (d_model, width)} for x in weights):
@@ -147,67 +219,80 @@ def _from_heads(
         return
     rows = torch.cat([x if x.shape == (width, d_model) else x.T for x in weights])
     bias = torch.cat(biases) if whole else None
-    if rows.size(0) == d_model:
+    if rows.size(0) == sizes.inner:
         yield _Piece(name, ((rows, bias),), _role(name))
     else:  # queries, keys and values of one head in one
-        yield from _parted(name, rows, bias, d_model, num_heads, 1 if layout == 0 else layout)
+        yield from _parted(name, rows, bias, sizes, replace(how, layout=how.layout or 1))
 
 
-def _from_block(block: _Block, d_model: int, num_heads: int, layout: int) -> Iterator[_Piece]:
-    x, count = block.weight, block.weight.numel() // d_model**2
-    if x.numel() != count * d_model**2 or count not in (1, 2, 3):
+def _from_block(block: _Block, sizes: _Sizes, how: _Arrangement) -> Iterator[_Piece]:
+    x, count = block.weight, block.weight.numel() // sizes.one
+    if x.numel() != count * sizes.one or count not in (1, 2, 3):
         return
     if count == 1:
         role = _role(block.name)
-        matrices = _as_rows(x, block.is_linear, d_model, num_heads, role)
+        matrices = _as_rows(x, block.is_linear, sizes, role)
         if matrices:
             yield _Piece(block.name, tuple((matrix, block.bias) for matrix in matrices), role)
-    elif x.ndim == 2 and d_model in x.shape:
-        rows = x if x.size(1) == d_model else x.T
-        yield from _parted(block.name, rows, block.bias, d_model, num_heads, layout)
+    elif x.ndim == 2 and sizes.d_model in x.shape:
+        rows = x if x.size(1) == sizes.d_model else x.T
+        yield from _parted(block.name, rows, block.bias, sizes, how)
     elif x.size(0) == count:
-        for role, part in zip(_fused_roles(block.name, count), x, strict=True):
-            matrices = _as_rows(part, False, d_model, num_heads, role)
+        for role, part in zip(_fused_roles(block.name, count, how.order), x, strict=True):
+            matrices = _as_rows(part, False, sizes, role)
             if matrices:
                 yield _Piece(block.name, tuple((matrix, None) for matrix in matrices), role)
 
 
-def _as_rows(x: Tensor, is_linear: bool, d_model: int, num_heads: int, role: str | None) -> list[Tensor]:
+def _as_rows(x: Tensor, is_linear: bool, sizes: _Sizes, role: str | None) -> list[Tensor]:
     """Return how `x` can be read as (out, in)."""
+    rows = (sizes.inner, sizes.d_model)
     if x.ndim == 2:
-        if x.shape != (d_model, d_model):
-            return []
+        wanted = {rows, rows[::-1]} if role is None else {rows[::-1] if role == "o" else rows}
         # A bare parameter is used as x @ W by most, so that is tried first.
-        return [x] if is_linear else [x.T, x]
-    wanted = (num_heads, d_model // num_heads, d_model)
-    found = [x.permute(p) for p in permutations(range(x.ndim)) if x.permute(p).shape == wanted]
-    return [y.reshape(d_model, d_model).T if role == "o" else y.reshape(d_model, d_model) for y in found]
+        return [y for y in ([x] if is_linear else [x.T, x]) if tuple(y.shape) in wanted]
+    split = (sizes.num_heads, sizes.inner // sizes.num_heads, sizes.d_model)
+    found = [x.permute(p) for p in permutations(range(x.ndim)) if x.permute(p).shape == split]
+    return [y.reshape(rows).T if role == "o" else y.reshape(rows) for y in found]
 
 
 def _parted(
-    name: str, rows: Tensor, bias: Tensor | None, d_model: int, num_heads: int, layout: int
+    name: str, rows: Tensor, bias: Tensor | None, sizes: _Sizes, how: _Arrangement
 ) -> Iterator[_Piece]:
-    count = rows.size(0) // d_model
-    matrices = _laid_out(rows, count, num_heads, layout)
-    biases = [None] * count if bias is None else _laid_out(bias, count, num_heads, layout)
-    for role, matrix, part in zip(_fused_roles(name, count), matrices, biases, strict=True):
+    count = rows.size(0) // sizes.inner
+    matrices = _laid_out(rows, count, sizes.num_heads, how.layout)
+    biases = [None] * count if bias is None else _laid_out(bias, count, sizes.num_heads, how.layout)
+    roles = _fused_roles(name, count, how.order)
+    for role, matrix, part in zip(roles, matrices, biases, strict=True):
         yield _Piece(name, ((matrix, part),), role)
 
 
 def _laid_out(x: Tensor, count: int, num_heads: int, layout: int) -> list[Tensor]:
-    """Cut several projections in one: one after the other (0), or head by head (1), or alternating (2)."""
+    """Cut several in one: rows are (count, h, d_k), (h, count, d_k), (h, d_k, count) or (d_k, count, h)."""
+    d_k, rest = x.size(0) // count // num_heads, x.shape[1:]
     if layout == 0:
         return list(x.chunk(count))
-    rest = x.shape[1:]
-    d_k = x.size(0) // count // num_heads
+    if layout == 3:
+        return [part.transpose(0, 1).flatten(0, 1) for part in x.view(d_k, count, num_heads, *rest).unbind(1)]
     parts = x.view(num_heads, count, d_k, *rest) if layout == 1 else x.view(num_heads, d_k, count, *rest)
     return [part.flatten(0, 1) for part in parts.unbind(1 if layout == 1 else 2)]
 
 
-def _fused_roles(name: str, count: int) -> str:
-    if count == 2 and re.search(r"q_?k(?!_?v)|query_?key", name, re.I):
-        return "qk"
-    return "qkv"[3 - count :]
+def _told_order(name: str) -> str:
+    """Return the roles that the name of several in one tells, in their order: "qkv" of `qkv_proj`."""
+    last = re.sub(r"([._]?\d+)?(\.weight)?$", "", name).rsplit(".", 1)[-1].lower()
+    if last.startswith("in_proj"):  # as nn.MultiheadAttention has it
+        return _ORDERS[0]
+    words = re.findall(r"quer(?:y|ies)|keys?|val(?:ue)?s?|[qkv]", last)
+    letters = "".join(word[0] for word in words)
+    return letters if 2 <= len(letters) == len(set(letters)) else ""
+
+
+def _fused_roles(name: str, count: int, order: str) -> str:
+    told = _told_order(name)
+    if len(told) == count:
+        return told
+    return order if count == 3 else order.replace("q", "")
 
 
 def _role(name: str) -> str | None:
@@ -221,7 +306,7 @@ def _role(name: str) -> str | None:
 
 
 def _assigned(
-    pieces: list[_Piece], loose: dict[str, Tensor], d_model: int, num_heads: int, layout: int
+    pieces: list[_Piece], loose: dict[str, Tensor], sizes: _Sizes, how: _Arrangement
 ) -> Iterator[Projections]:
     named: dict[str, _Piece] = {}
     others: list[_Piece] = []
@@ -230,27 +315,36 @@ def _assigned(
             others.append(piece)
         else:
             named[piece.role] = piece
-    missing = [role for role in _ROLES if role not in named]
+    roles = _ROLES if len(pieces) != 3 or "o" in named else "qkv"  # the heads joined may be the output
+    missing = [role for role in roles if role not in named]
+    extra = _loose_biases(loose, sizes, how)
     for n, chosen in enumerate(permutations(others[:6], len(missing))):
-        roles = named | dict(zip(missing, chosen, strict=True))
+        piece_of = named | dict(zip(missing, chosen, strict=True))
         # One person uses one orientation throughout, or nearly: the output may be the other way round.
         for i, j in ((0, 0), (1, 1), (0, 1), (1, 0)):
-            parts = {role: roles[role].reading(j if role == "o" else i) for role in _ROLES}
+            parts = {role: piece_of[role].reading(j if role == "o" else i) for role in roles}
+            if not all(_fits(role, W, sizes) for role, (W, _) in parts.items()):
+                continue
             biases = {f"b_{role}": bias for role, (_, bias) in parts.items() if bias is not None}
-            for role, bias in _loose_biases(loose, d_model).items():
-                biases.setdefault(f"b_{role}", bias)
-            likely = n == 0 and i == j and layout == 0
-            matrices = {f"W_{role}": matrix for role, (matrix, _) in parts.items()}
-            yield Projections(num_heads, **matrices, **biases, likely=likely)
+            biases = {f"b_{role}": bias for role, bias in extra.items()} | biases
+            likely = n == 0 and i == j and how == _Arrangement() and not (len(roles) == 3 and missing)
+            matrices = {"W_o": None} | {f"W_{role}": matrix for role, (matrix, _) in parts.items()}
+            yield Projections(sizes.num_heads, **matrices, **biases, likely=likely, cut=str(how))
 
 
-def _loose_biases(loose: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
+def _fits(role: str, W: Tensor, sizes: _Sizes) -> bool:
+    rows = (sizes.inner, sizes.d_model)
+    return tuple(W.shape) == (rows[::-1] if role == "o" else rows)
+
+
+def _loose_biases(loose: dict[str, Tensor], sizes: _Sizes, how: _Arrangement) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, bias in loose.items():
         last = name.rsplit(".", 1)[-1]
         role = _role(re.sub(r"^b(ias)?_?(?=.)|_?b(ias)?$", "", last))
-        if bias.numel() == 3 * d_model:
-            found |= dict(zip("qkv", bias.flatten().chunk(3), strict=True))
-        elif bias.numel() == d_model and role is not None:
+        if bias.numel() == 3 * sizes.inner:
+            parts = _laid_out(bias.flatten(), 3, sizes.num_heads, how.layout)
+            found |= dict(zip(_fused_roles(name, 3, how.order), parts, strict=True))
+        elif role is not None and bias.numel() == (sizes.d_model if role == "o" else sizes.inner):
             found[role] = bias.flatten()
     return found

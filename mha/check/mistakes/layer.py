@@ -4,7 +4,16 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import Mistake, mistake
-from mha.check.exercises.layer import Inputs, linear, output, project_k, project_q, project_v
+from mha.check.exercises.attention import score
+from mha.check.exercises.layer import (
+    Inputs,
+    linear,
+    output,
+    project_k,
+    project_q,
+    project_v,
+    same_length,
+)
 from mha.check.weights import Projections
 
 # ---------------------------------------------------------------- project
@@ -35,7 +44,7 @@ def _other(id: str, title: str, effect: str, hint: str, stage: str, source: int,
 
 _STAGES = {"q": ("project_q", 0, "queries"), "k": ("project_k", 1, "keys"), "v": ("project_v", 2, "values")}
 for _role, (_stage, _source, _what) in _STAGES.items():
-    for _taken in set("qkvo") - {_role}:
+    for _taken in "qkvo".replace(_role, ""):
         _other(
             f"layer-{_what}-by-w_{_taken}",
             f"The {_what} are projected with W_{_taken}",
@@ -158,6 +167,63 @@ def _(x: Tensor, Lq: int) -> Tensor:
     return x[:, :Lq]
 
 
+# ---------------------------------------------------------------- a mask that nobody asked for
+
+
+def _always_causal(id: str, title: str, effect: str, from_the_end: bool) -> None:
+    @mistake(
+        id, title, effect, "mask only where a mask is given.", stage="score", also={"key_length": same_length}
+    )
+    def _(Q: Tensor, K: Tensor) -> Tensor:
+        scores = score(Q, K)
+        shift = scores.size(-1) - scores.size(-2) if from_the_end else 0
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + shift)
+        return scores.masked_fill(future, float("-inf"))
+
+
+_always_causal(
+    "layer-always-causal",
+    "It is causal without being asked: no query sees a later key",
+    "PyTorch's layer is causal only with a mask, F.scaled_dot_product_attention with is_causal=True.",
+    from_the_end=False,
+)
+_always_causal(
+    "layer-always-causal-from-the-end",
+    "It is causal without being asked, and takes the queries for the last positions",
+    "Each query sees the keys up to its own place, counted from the end, though no mask was given.",
+    from_the_end=True,
+)
+
+
+def _causal_shifted(id: str, title: str, effect: str, shift: int) -> None:
+    """Enter a diagonal at the wrong place, in a layer that is causal by itself."""
+
+    def future(scores: Tensor) -> Tensor:
+        return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(shift)
+
+    @mistake(
+        id,
+        title,
+        effect,
+        "a token sees itself and what stands before: block triu(diagonal=1), or keep tril().",
+        stage="mask",
+        also={
+            "guard": lambda weights, mask: weights.masked_fill(future(weights), 0.0),
+            "key_length": same_length,
+        },
+    )
+    def _(scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.masked_fill(future(scores), float("-inf"))
+
+
+_causal_shifted(
+    "layer-causal-sees-next",
+    "It is causal by itself, and a token sees the next one, too: one diagonal too generous",
+    "The answer leaks: training looks perfect, generation is useless.",
+    shift=2,
+)
+
+
 # ---------------------------------------------------------------- output
 
 
@@ -265,7 +331,7 @@ def _(inputs: Inputs, w: Projections) -> Tensor:
     "return output, weights: a tuple.",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> list[Tensor]:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> list[Tensor]:
     return [output, weights]
 
 
@@ -276,7 +342,7 @@ def _(output: Tensor, weights: Tensor) -> list[Tensor]:
     "return output, weights.",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> None:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> None:
     return None
 
 
@@ -287,7 +353,7 @@ def _(output: Tensor, weights: Tensor) -> None:
     "return output, weights.",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> Tensor:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> Tensor:
     return weights
 
 
@@ -298,7 +364,7 @@ def _(output: Tensor, weights: Tensor) -> Tensor:
     "return one map per head, (B, h, Lq, Lk).",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return output, weights.sum(dim=1)
 
 
@@ -309,7 +375,7 @@ def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     "return one map per head, (B, h, Lq, Lk).",
     stage="give",
 )
-def _(output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return output, weights[:, 0]
 
 
@@ -336,6 +402,20 @@ ARGUMENT_ORDER = _behaviour(
     "forward takes its arguments in another order than Q, K, V",
     "Right if they are given by name; given by position, one takes the place of another.",
     "forward(self, Q, K, V, mask=None).",
+)
+LENGTH_FIRST = _behaviour(
+    "layer-length-first",
+    "signature",
+    "It takes the length first, (L, B, d_model), as nn.MultiheadAttention without batch_first does",
+    "Given (B, L, d_model), a token attends to the tokens of other examples at its own place.",
+    "exchange axes 0 and 1 of inputs and output; to mark it, do so in call=.",
+)
+MASK_OF_THREE_AXES = _behaviour(
+    "layer-mask-of-three-axes",
+    "mask",
+    "It adds an axis to the mask: it wants (B, Lq, Lk), without the axis of the heads",
+    "A mask (B, 1, Lq, Lk) gets five axes, and lines the batch up with the heads.",
+    "use the mask as it comes, (B, 1, Lq, Lk); to mark it as it is, give mask[:, 0] in call=.",
 )
 GRADIENT_CUT = _behaviour(
     "layer-gradient-cut",

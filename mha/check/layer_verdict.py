@@ -1,0 +1,133 @@
+"""What is said of a layer: that it is refused, what is wrong with it, and what it does otherwise."""
+
+import inspect
+from dataclasses import replace
+
+from torch import nn
+
+from mha.check.catalogue import CATALOGUE, Mistake
+from mha.check.layer_behaviour import first
+from mha.check.layer_calls import Built, as_torch_has_it
+from mha.check.layer_reading import NAME, Reading
+from mha.check.mistakes import layer as known
+from mha.check.outcome import Outcome
+from mha.check.result import Result
+
+
+def refused(message: str, stage: str = "signature") -> Result:
+    """Return the verdict on what cannot be marked, or not be passed."""
+    return Result(NAME, False, f"{NAME}: {message}", stage)
+
+
+# ---------------------------------------------------------------- what is said besides
+
+
+def remarked(
+    built: Built, reading: Reading, result: Result, remarks: list[str], searched: bool, strict: bool
+) -> Result:
+    """Add what there is to say of the weights and of the form; `strict` wants a W_o."""
+    w = reading.w
+    if w.W_o is None and strict:
+        entry = CATALOGUE["layer-no-output-projection"]
+        if result.passed:
+            return named(entry)
+        return replace(told(result, f"{entry.title}."), mistakes=(*result.mistakes, entry))
+    nan = CATALOGUE["mask-empty-row-nan"]
+    if nan in result.mistakes and built.call is as_torch_has_it:  # then it is no other that gives NaN, too
+        result = replace(result, message=f"{NAME}: {nan.title}\n  {nan.effect}", mistakes=(nan,))
+    if result.mistakes[:1] == (nan,):
+        line = "nn.MultiheadAttention gives NaN there; F.scaled_dot_product_attention and mha give zeros."
+        return told(result, f"All else is right. {line}")
+    if reading.causal:
+        remarks = ["It is causal without being asked: it was compared under a causal mask.", *remarks]
+    elif built.form.inputs == 1:
+        remarks = ["It takes one input: it was compared as self-attention.", *remarks]
+    if not result.passed:
+        return told(result, remarks[0]) if reading.causal else result
+    if w.cut:
+        remarks.append(f"Its projections in one are cut {w.cut}.")
+    if searched and w.W_o is None:
+        remarks.append("It has no output projection: the heads joined are its output.")
+    if searched and any(getattr(w, f"b_{role}") is not None for role in "qkvo"):
+        remarks.append("Its projections have biases; the package's have none unless asked for.")
+    for remark in remarks:
+        result = told(result, remark)
+    return result
+
+
+def in_half(outcome: Outcome) -> str:
+    """Say what a layer that is right does in half precision."""
+    if outcome.error is not None:
+        return f"In half precision it raises {type(outcome.error).__name__}: {outcome.error}"
+    return "In half precision its results come in another dtype than its inputs."
+
+
+def explained(built: Built, result: Result, given: list[Outcome]) -> Result:
+    """Say what an error of Python's own most likely means."""
+    error = next((outcome.error for outcome in given if outcome.error is not None), None)
+    parentheses = "A method stands where its result is wanted: its parentheses () are missing."
+    if error is None and inspect.isroutine(first(given[0].value)):
+        return told(result, parentheses)
+    if result.mistakes or error is None:
+        return result
+    if (
+        isinstance(error, AttributeError)
+        and isinstance(built.answer, nn.Module)
+        and error.obj is built.answer
+    ):
+        made = [*built.answer._modules, *built.answer._parameters, *built.answer._buffers]
+        return told(
+            result, f"It has no {error.name!r}. What its __init__ makes: {', '.join(made) or 'nothing'}."
+        )
+    if is_of_a_method(error):
+        return told(result, parentheses)
+    return result
+
+
+def is_of_a_method(error: BaseException) -> bool:
+    """Whether an error arose because a method was used and not called."""
+    return isinstance(error, TypeError | AttributeError) and "function_or_method" in str(error)
+
+
+def no_projections(built: Built, given: list[Outcome]) -> Result:
+    """Return the verdict on a layer in which no projections are found."""
+    shapes = {name: tuple(p.shape) for name, p in built.parameters.items()}
+    d_k = built.d_model // built.num_heads
+    if any(shape == (d_k, d_k) for shape in shapes.values()):
+        return named(known.HEADS_SHARE)
+    if sum(p.numel() for p in built.parameters.values()) < 4 * built.d_model**2:
+        return named(known.NO_PARAMETERS)
+    failed = next((outcome for outcome in given if outcome.error is not None), None)
+    if failed is not None:
+        return raised("it raises", "its forward", failed)
+    listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    wanted = f"four projections of {built.d_model} by {built.d_model} are wanted"
+    return refused(
+        f"{wanted}; it has {listed}\n  If they are in there, say which: weights=(W_q, W_k, W_v, W_o)",
+        "project",
+    )
+
+
+def named(entry: Mistake, evidence: str = "") -> Result:
+    """Return the verdict that names one mistake."""
+    lines = [f"{NAME}: {entry.title}", f"  {entry.effect}", *([f"  {evidence}"] if evidence else [])]
+    return Result(NAME, False, "\n".join(lines), entry.stage, (entry,))
+
+
+def raised(what: str, where: str, made: Outcome) -> Result:
+    """Return the verdict on an error that arose outside of the calls that are compared."""
+    line = f", {made.line}" if made.line else ""
+    message = f"{NAME}: {what}\n  {where} raises {type(made.error).__name__}: {made.error}{line}"
+    return Result(NAME, False, message, "init")
+
+
+def told(result: Result, line: str) -> Result:
+    """Add a line to a verdict: behind a single one in brackets, below one of several."""
+    if result.passed:
+        return replace(result, message=f"{result.message} ({line})")
+    return replace(result, message=f"{result.message}\n  {line}")
+
+
+def said(result: Result) -> str:
+    """Return a verdict without the name in front."""
+    return result.message.removeprefix(f"{NAME}: ")
