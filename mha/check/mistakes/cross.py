@@ -67,16 +67,6 @@ def _(memory: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
     return memory[:, :1]
 
 
-@_memory(
-    "cross-memory-reversed",
-    "The memory is read from its end",
-    "Without padding the output is right, and the weights come in reverse order.",
-    "leave the order of the tokens as it is.",
-)
-def _(memory: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
-    return memory.flip(1)
-
-
 @mistake(
     "cross-memory-cut-to-lq",
     "The memory is cut to the length of x, and its mask too",
@@ -357,16 +347,6 @@ def _(lengths: Tensor, Lk: int) -> Tensor:
 )
 def _(lengths: Tensor, Lk: int) -> Tensor:
     return lengths.max().expand_as(lengths)
-
-
-@_counted(
-    "cross-lengths-shortest",
-    "The shortest length is used for all",
-    "Longer memories lose their end.",
-    "compare positions with lengths[:, None], so that each example keeps its own.",
-)
-def _(lengths: Tensor, Lk: int) -> Tensor:
-    return lengths.min().expand_as(lengths)
 
 
 @_counted(
