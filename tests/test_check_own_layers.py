@@ -5,6 +5,7 @@ Each style is written here in the manner of a well-known library. `slip` says wh
 
 # ruff: noqa: N801
 
+import inspect
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -857,3 +858,80 @@ def test_what_stands_in_the_way_is_explained(answer, said):
 def test_a_function_of_another_signature_is_told_which_is_wanted(weights):
     result = mark_layer(lambda q, k: q, weights=weights, num_heads=3)
     assert result.stage == "signature" and "(Q, K, V, mask=None), or call=" in result.message
+
+
+# ---------------------------------------------------------------- what is found inside, how it is called
+
+
+class Block(mha.MultiHeadAttention):
+    """A layer with what belongs around it inside: `where` it normalises."""
+
+    def __init__(self, where: str):
+        super().__init__(24, 3)
+        self.where, self.norm = where, nn.LayerNorm(24)
+
+    def forward(self, q, k, v, mask=None):
+        if self.where == "before":
+            return super().forward(self.norm(q), self.norm(k), self.norm(v), mask)
+        output, weights = super().forward(q, k, v, mask)
+        return self.norm(output + q), weights
+
+
+@pytest.mark.parametrize(
+    "where, id", [("before", "layer-inputs-normalised"), ("after", "layer-add-and-norm")]
+)
+def test_what_belongs_around_a_layer_is_named_inside(where, id):
+    assert [entry.id for entry in mark_layer(Block(where)).mistakes] == [id]
+
+
+def calling(names: str) -> type:
+    """A layer whose forward takes these arguments: the first, and whatever stands for K, V and the mask."""
+
+    def forward(self, *inputs, **named):
+        bound = signature.bind(self, *inputs, **named).arguments
+        Q, K, V, mask = (
+            next((bound[name] for name in choice.split() if name in bound), None)
+            for choice in (
+                "x query hidden_states",
+                "key xa context encoder_hidden_states",
+                "value",
+                "mask attn_mask attention_mask valid_lens",
+            )
+        )
+        K = Q if K is None else K
+        output, weights = mha.MultiHeadAttention.forward(self, Q, K, K if V is None else V, mask)
+        return output, weights, None
+
+    forward.__signature__ = signature = inspect.signature(eval(f"lambda self, {names}: None"))
+    return type("Calling", (mha.MultiHeadAttention,), {"forward": forward})
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "x",
+        "x, mask=None",
+        "x, *, mask=None",
+        "hidden_states, attention_mask=None, head_mask=None, output_attentions=False",
+        "hidden_states, layer_past=None, attention_mask=None, use_cache=False",
+        "x, xa=None, mask=None, kv_cache=None",
+        "x, context=None, mask=None, context_mask=None",
+        "query, key, value",
+        "query, key=None, value=None, mask=None",
+        "query, key, value, *, attn_mask=None",
+        "query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None",
+    ],
+)
+def test_a_layer_is_called_as_its_arguments_are_named(names):
+    result = mark_layer(calling(names)(24, 3))
+    assert result.passed, result.message
+
+
+def test_a_fourth_argument_that_is_no_mask_is_asked_about():
+    class ByLength(mha.MultiHeadAttention):
+        def forward(self, queries, keys, values, valid_lens=None):
+            mask = None if valid_lens is None else mha.padding_mask(valid_lens, keys.size(1))
+            return super().forward(queries, keys, values, mask)
+
+    message = mark_layer(ByLength(24, 3)).message
+    assert "Its fourth argument is 'valid_lens': say in call=…" in message

@@ -19,9 +19,10 @@ WANTED = "forward(self, Q, K, V, mask=None)"
 _MASK = re.compile(r"((attn|attention|src|self|causal)_?)?(mask|bias)", re.IGNORECASE)
 _CONTEXT = re.compile(
     r"context|ctx|memory|mem|(encoder|enc)_?(hidden_states|outputs?|out)|encoded|cond|kv|x_?kv|y|source|src"
-    r"|key_value_states|other",
+    r"|key_value_states|other|xa",
     re.IGNORECASE,
 )
+_ONLY = re.compile(r"x|xs|inputs?|hidden(_states)?|tokens|embeddings|src|h", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,17 @@ def form_of(answer: Answer) -> Form | None:
     second, third = (*names[1:3], "", "")[:2]
     masks = [p.name for p in signature.parameters.values() if _MASK.fullmatch(p.name)]
     by_name = next((name for name in masks if name not in names[:1]), None)
-    if len(names) == 1 and _binds(signature, 1) and not _binds(signature, 3) or second in masks:
+    if second in masks or len(names) == 1 and not _binds(signature, 3):
         return Form(1, by_name) if _binds(signature, 1) else None
     if _CONTEXT.fullmatch(second) and not means("V", third) and _binds(signature, 2):
         return Form(2, by_name)
-    if _binds(signature, 3):
-        return PLAIN if _binds(signature, 4) else Form(3, by_name)
-    return Form(1, by_name) if _binds(signature, 1) and not means("K", second) else None
+    alone = _binds(signature, 1) and not means("K", second)
+    if alone and (_ONLY.fullmatch(names[0]) if names else False) or alone and not _binds(signature, 3):
+        return Form(1, by_name)
+    if not _binds(signature, 3):
+        return None
+    takes_it_fourth = _binds(signature, 4) and (not names[3:] or names[3] in masks or by_name is None)
+    return PLAIN if takes_it_fourth else Form(3, by_name)
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:
@@ -113,8 +118,9 @@ class Built:
     def __call__(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Any:
         """Return output and weights, or the output alone."""
         value = self._called(Q, K, V, mask)
-        alone = isinstance(value, tuple) and (len(value) == 1 or len(value) == 2 and value[1] is None)
-        return value[0] if alone else value
+        while isinstance(value, tuple) and len(value) > 1 and value[-1] is None:  # no weights, no cache
+            value = value[:-1]
+        return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
     def _called(self, *arguments: Tensor | None) -> Any:
         if not isinstance(self.answer, nn.Module):

@@ -1,13 +1,14 @@
 """What is said of a layer: that it is refused, what is wrong with it, and what it does otherwise."""
 
 import inspect
+import re
 from dataclasses import replace
 
 from torch import nn
 
 from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.layer_behaviour import first
-from mha.check.layer_calls import Built, as_torch_has_it
+from mha.check.layer_calls import PLAIN, Built, as_torch_has_it, signature_of
 from mha.check.layer_reading import NAME, Reading
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome
@@ -81,7 +82,19 @@ def explained(built: Built, result: Result, given: list[Outcome]) -> Result:
         )
     if is_of_a_method(error):
         return told(result, parentheses)
+    fourth = takes_no_mask(built, given)
+    if fourth is not None:
+        return told(result, f"Its fourth argument is {fourth!r}: say in call=… how it is given a mask.")
     return result
+
+
+def takes_no_mask(built: Built, given: list[Outcome]) -> str | None:
+    """Return the name of the fourth argument, if that is no name of a mask and only a mask makes it raise."""
+    if given[0].error is not None or given[-1].error is None:
+        return None
+    signature = signature_of(built.answer)
+    names = list(signature.parameters)[3:4] if built.call == PLAIN and signature is not None else []
+    return names[0] if names and not re.search("mask|bias", names[0], re.IGNORECASE) else None
 
 
 def is_of_a_method(error: BaseException) -> bool:

@@ -38,6 +38,7 @@ from mha.check.layer_verdict import (
     refused,
     remarked,
     said,
+    takes_no_mask,
 )
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome, run
@@ -292,7 +293,7 @@ def _mark(
         behaviour = _behaviour(built, unused, readings, probes, given)
         if behaviour is not None:
             return named(behaviour)
-        known_error = not _raises_its_own(given)
+        known_error = not _raises_its_own(given) and takes_no_mask(built, given) is None
         reading, result = diagnosed(compared) if known_error else (readings[0], compared[0][1].unknown())
         result = explained(built, result, given)
     else:

@@ -296,6 +296,37 @@ def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
 
 
 @mistake(
+    "layer-add-and-norm",
+    "The input is added to the output, and a LayerNorm applied, inside of the layer",
+    "Every output row has mean 0 and variance 1: the block around the layer is in the layer.",
+    "return W_o(concat) alone; x + attention(x) and its normalisation belong outside.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return torch.nn.functional.layer_norm(output(concat, inputs, w) + inputs[0], inputs[0].shape[-1:])
+
+
+def _normalised(inputs: Inputs) -> Inputs:
+    Q, K, V = (torch.nn.functional.layer_norm(x, x.shape[-1:]) for x in inputs)
+    return Q, K, V
+
+
+@mistake(
+    "layer-inputs-normalised",
+    "A LayerNorm is applied to the inputs inside of the layer",
+    "The size of the input makes no difference to the result.",
+    "normalisation belongs outside of the layer.",
+    stage="project_q",
+    also={
+        "project_k": lambda inputs, w: project_k(_normalised(inputs), w),
+        "project_v": lambda inputs, w: project_v(_normalised(inputs), w),
+    },
+)
+def _(inputs: Inputs, w: Projections) -> Tensor:
+    return project_q(_normalised(inputs), w)
+
+
+@mistake(
     "layer-activation-after-output",
     "A ReLU is applied to the output",
     "No output number is negative.",
