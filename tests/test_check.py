@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import random
 import re
 from itertools import combinations
 from pathlib import Path
@@ -13,9 +14,10 @@ import torch
 import mha
 from mha import check
 from mha.check import CATALOGUE, EXERCISES
-from mha.check.catalogue import mistakes_of
+from mha.check.catalogue import Mistake, mistakes_of
 from mha.check.diagnose import judge, mark
 from mha.check.layers import mark_layer
+from mha.check.outcome import alike, run
 from mha.check.result import Result
 
 CASES = Path(__file__).parent / "mistakes"
@@ -125,17 +127,50 @@ def test_every_entry_is_named(name, id):
     assert result.stage == result.mistakes[0].stage
 
 
-def test_two_mistakes_at_once_are_caught_and_nearly_always_both_named():
-    exercise = EXERCISES["scaled_dot_product_attention"]
-    pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
-    tried = pairs[::67]
-    results = [judge(exercise, *pair) for pair in tried]
-    assert len(tried) > 10
-    assert not any(result.passed for result in results)
-    both = sum(set(pair) <= set(result.mistakes) for pair, result in zip(tried, results, strict=True))
-    explained = sum(bool(result.mistakes) for result in results)
-    assert explained == len(tried)
-    assert both >= 0.7 * len(tried)  # the rest hide one another: one of the two explains all that can be seen
+# Two mistakes that undo each other: what comes out is right, and there is nothing to catch.
+UNDONE = {
+    # The batch is taken for the tokens, and the input is turned to suit.
+    frozenset({"torch-batch-first-missing", "torch-input-transposed"}),
+    # Divided by the frequencies of the wrong sign.
+    frozenset({"rope-exponent-positive", "rope-divided-by-frequency"}),
+    # Exchanged twice.
+    frozenset({"take-keys-and-values-exchanged", "cross-keys-and-values-exchanged"}),
+    # A mask that is made upside down, and read so; made for queries, and turned.
+    frozenset({"mask-inverted", "padding-inverted"}),
+    frozenset({"mask-inverted", "padding-additive"}),
+    frozenset({"mask-transposed", "padding-hides-queries"}),
+    # A bias that is added on every rank, and divided among them.
+    frozenset({"shard-output-bias-everywhere", "prune-output-bias-scaled"}),
+}
+
+
+def pairs_of(name: str) -> list[tuple[Mistake, Mistake]]:
+    pairs = combinations(EXERCISES[name].mistakes, 2)
+    return [pair for pair in pairs if not pair[0].clashes_with(pair[1])]
+
+
+@pytest.mark.parametrize("name", [name for name in EXERCISES if pairs_of(name)])
+def test_every_two_mistakes_at_once_are_caught(name):
+    exercise, missed = EXERCISES[name], set()
+    probes = list(reversed(exercise.probes()))
+    right = [run(exercise.drive(exercise.reference), probe.arguments) for probe in probes]
+    for pair in pairs_of(name):
+        wrong = exercise.with_mistakes(*pair)
+        if all(alike(run(wrong, probe.arguments), one) for probe, one in zip(probes, right, strict=True)):
+            missed.add(frozenset(entry.id for entry in pair))
+    assert missed <= UNDONE
+
+
+def test_two_mistakes_at_once_are_nearly_always_both_named():
+    every = [(name, pair) for name in EXERCISES for pair in pairs_of(name)]
+    both = 0
+    for name, pair in random.Random(0).sample(every, 100):
+        named, made = set(judge(EXERCISES[name], *pair).mistakes), set(pair)
+        assert named
+        # Named as they are, or as others that come to the same. What is left is one mistake that hides the
+        # other: all is NaN, it raises at once, nothing comes back.
+        both += made <= named or not made & named
+    assert both >= 80  # `make mistakes` counts all of them: more than 90 in 100
 
 
 def test_every_entry_says_what_it_is():
@@ -170,7 +205,8 @@ def test_the_verdict_names_the_mistake_in_its_first_line_and_its_effect_below(ca
     assert first == "split_heads: x is viewed as (B, h, L, d_k) at once, without a transpose"
     assert second.strip().startswith("The right shape and no error")
     assert re.fullmatch(
-        r"  On three tokens, two heads: result\[0, 0, 1, 0\] is .*, wanted .* \(16 of 24 numbers differ\)\.", third
+        r"  On three tokens, two heads: result\[0, 0, 1, 0\] is .*, wanted .* \(16 of 24 numbers differ\)\.",
+        third,
     )
     with pytest.raises(check.NotPassedError, match="without a transpose"):
         result.raise_if_failed()

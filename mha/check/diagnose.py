@@ -7,10 +7,10 @@ on *every* probe are named. Where none does, the first probe on which it goes wr
 
 import dis
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from mha.check import evidence
 from mha.check.catalogue import Mistake
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
-from mha.check.outcome import Outcome, run, same
+from mha.check.outcome import Outcome, alike, attempt, run, same
 from mha.check.result import Result
 
 MANY = 4  # as many readings as a verdict lists that come to the same
@@ -100,10 +100,43 @@ class Comparison:
 
     def two_mistakes(self) -> Result | None:
         """Return the verdict if two mistakes together explain every probe."""
-        pairs = [
-            pair for pair in combinations(self.exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])
-        ]
-        return self._named([pair for pair in pairs if self._reproduces(*pair)])
+        every = itertools.combinations(self.exercise.mistakes, 2)
+        pairs = [pair for pair in every if not pair[0].clashes_with(pair[1])]
+        likely = self._likely()
+        # One mistake can bring another to light that alone would not show: if need be, all are tried.
+        for some in (filter(likely, pairs), itertools.filterfalse(likely, pairs)):
+            result = self._named([pair for pair in some if self._reproduces(*pair)])
+            if result is not None:
+                return result
+        return None
+
+    def _likely(self) -> Callable[[tuple[Mistake, Mistake]], bool]:
+        """Return whether two mistakes, neither of which alters what the other does, can explain the answer.
+
+        The first probe on which the answer is wrong is the first for one of them. Where the other does no
+        harm there yet, the one has to explain that probe alone.
+        """
+        first = self.wrong[0]
+        late, at_first, alone = set(), set(), set()
+        for entry in self.exercise.mistakes:
+            if any(not self._harmless(i, entry) for i in range(first)):
+                continue
+            if self._harmless(first, entry):
+                late.add(entry)
+                continue
+            at_first.add(entry)
+            if self._alike(first, self._with_mistakes(first, (entry,))):
+                alone.add(entry)
+
+        def likely(pair: tuple[Mistake, Mistake]) -> bool:
+            one, other = pair
+            both = one in at_first and other in at_first
+            return both or (one in alone and other in late) or (other in alone and one in late)
+
+        return likely
+
+    def _harmless(self, i: int, entry: Mistake) -> bool:
+        return alike(self._with_mistakes(i, (entry,)), self.wanted[i])
 
     def unknown(self) -> Result:
         """Return the verdict on what nothing in the catalogue explains: where it first goes wrong."""
@@ -149,12 +182,12 @@ class Comparison:
         """Return what the pipeline with these mistakes comes to on probe i; it is worked out once."""
         known = self.exercise.outcomes
         if (i, mistakes) not in known:
-            outcome = run(self.exercise.with_mistakes(*mistakes), self.probes[i].arguments)
+            outcome = attempt(self.exercise.with_mistakes(*mistakes), self.probes[i].arguments)
             known[i, mistakes] = self._read(i, outcome)
         return known[i, mistakes]
 
     def _read(self, i: int, outcome: Outcome) -> Outcome:
-        """Return the outcome of probe i in the form in which answers are compared: a mask of 0 and 1 as bool."""
+        """Return the outcome of probe i as answers are compared: a mask of 0 and 1 as bool."""
         if _is_mask(self.wanted[i].value) and _is_of_0_and_1(outcome.value):
             return replace(outcome, value=outcome.value.bool())
         return outcome

@@ -73,27 +73,30 @@ class StagedCache:
         return self._stages["cache_length"](self._k, self._v, self._calls)
 
 
-def use_cache(make: Callable[[], Any], steps: list[tuple[Tensor, Tensor] | None]) -> list[Any]:
-    """Append the steps' keys and values, or reset where a step is None; return all that is to be seen.
+Step = tuple[Tensor, Tensor] | Callable[[Any], int] | None  # keys and values, `len`, or None for a reset
 
-    That is how long the cache is before and after each step, what each append returned, and what has become
-    of it at the end.
+
+def use_cache(make: Callable[[], Any], steps: list[Step]) -> list[Any]:
+    """Append the steps' keys and values, reset, and ask for the length; return all that is to be seen.
+
+    That is each length, what each append returned, and what has become of it at the end.
     """
     cache = make()
-    seen: list[Any] = [len(cache)]
+    seen: list[Any] = []
     returned = []
     for step in steps:
         if step is None:
             cache.reset()
+        elif callable(step):
+            seen.append(step(cache))
         else:
             given = cache.append(*step)
             returned.append(tuple(given) if isinstance(given, list) else given)
             seen.append(copy.deepcopy(returned[-1]))
-        seen.append(len(cache))
     return seen + returned
 
 
-def cache(s: Mapping[str, Stage], steps: list[tuple[Tensor, Tensor] | None]) -> Any:
+def cache(s: Mapping[str, Stage], steps: list[Step]) -> Any:
     """Use a cache with these stages."""
     return use_cache(lambda: StagedCache(s), steps)
 
@@ -165,17 +168,32 @@ def _cache_probes() -> list[Probe]:
         k, v = random_tensors((B, h, L, 4), (B, h, L, 5), seed=seed)
         return k, v
 
+    def measured(*steps: Step) -> list[Step]:
+        """Ask for the length before and after each step."""
+        return [len, *(part for step in steps for part in (step, len))]
+
     one, two, three = tokens(1, 1, B=1, h=1), tokens(1, 2, B=1, h=1), tokens(1, 3, B=1, h=1)
-    rows = [
-        ("an empty cache", "cache_length", []),
-        ("one token", "cache_length", [one]),
-        ("one token after another, one head", "cache_keys", [one, two, three]),
-        ("several tokens at once", "cache_length", [tokens(4, 4)]),
-        ("several tokens, then one", "cache_keys", [tokens(4, 4), tokens(1, 5)]),
-        ("several at once after several", "cache_keys", [tokens(2, 6), tokens(5, 7), tokens(1, 8)]),
-        ("a reset", "cache_reset", [tokens(2, 6), tokens(1, 7), None]),
-        ("a new sequence after a reset", "cache_reset", [tokens(3, 4), None, tokens(2, 9), tokens(1, 5)]),
-        ("a reset of an empty cache", "cache_reset", [None, one]),
+    rows: list[tuple[str, str, list[Step]]] = [
+        ("an empty cache", "cache_length", measured()),
+        ("one token", "cache_length", measured(one)),
+        ("one token after another, one head", "cache_keys", measured(one, two, three)),
+        ("several tokens at once", "cache_length", measured(tokens(4, 4))),
+        ("several tokens, then one", "cache_keys", measured(tokens(4, 4), tokens(1, 5))),
+        ("several at once after several", "cache_keys", measured(tokens(2, 6), tokens(5, 7), tokens(1, 8))),
+        ("a reset", "cache_reset", measured(tokens(2, 6), tokens(1, 7), None)),
+        (
+            "a new sequence after a reset",
+            "cache_reset",
+            measured(tokens(3, 4), None, tokens(2, 9), tokens(1, 5)),
+        ),
+        ("a reset of an empty cache", "cache_reset", measured(None, one)),
+        # As some mistakes show in the length, and some raise there, others are looked for without it.
+        (
+            "lengths never asked for",
+            "cache_values",
+            [tokens(2, 6), tokens(1, 5), None, tokens(3, 4), tokens(1, 7)],
+        ),
+        ("the length at the end only", "cache_length", [tokens(2, 6), tokens(1, 5), len]),
     ]
     return [Probe(shows, stage, {"steps": steps}) for shows, stage, steps in rows]
 
@@ -194,8 +212,10 @@ class _Cache(mha.KVCache):
 
 
 def _cached_probes() -> list[Probe]:
-    def arguments(cached: int, L: int, by: float = 1.0, B: int = 2, h: int = 3) -> dict[str, Any]:
-        sizes = (B, h, cached + L, 6)
+    def arguments(
+        cached: int, L: int, by: float = 1.0, B: int = 2, h: int = 3, d_k: int = 6
+    ) -> dict[str, Any]:
+        sizes = (B, h, cached + L, d_k)
         q, k, v = random_tensors(sizes, sizes, sizes, seed=cached + 10 * L)
         q, k = q * by, k * by
         cache = _Cache()
@@ -210,6 +230,8 @@ def _cached_probes() -> list[Probe]:
         Probe("one token after two", "cached_start", arguments(2, 1)),
         Probe("one token after six", "cached_start", arguments(6, 1)),
         Probe("several tokens after four", "causal", arguments(4, 3)),
+        Probe("as many tokens as heads, half of them new", "score", arguments(2, 2, h=4, d_k=4)),
+        Probe("as many tokens as heads, one of them new", "score", arguments(3, 1, h=4, d_k=4)),
         Probe("large scores", "softmax", arguments(5, 2, by=60.0)),
     ]
 

@@ -86,6 +86,7 @@ def online(s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, block: int) 
 
 def _tile_probes() -> list[Probe]:
     Q, K, V = qkv(2, 3, 4, 7, 6, 5).values()
+    alike = tuple(qkv(2, 3, 3, 6, 3, 3).values())
     low = Q.abs() * 40, -K.abs() * 40, V
     rows = [
         ("one tile of all keys", "tile_divide", (Q, K, V), 7),
@@ -94,6 +95,7 @@ def _tile_probes() -> list[Probe]:
         ("a last tile of one key", "tiles", (Q, K, V), 2),
         ("one key at a time", "tiles", (Q, K, V), 1),
         ("a tile larger than all keys", "tiles", (Q, K, V), 10),
+        ("as many queries as keys in a tile, and as many heads", "score", alike, 3),
         ("large scores", "tile_largest", (Q * 60, K * 60, V), 2),
         ("scores far below zero", "tile_start", low, 3),
     ]

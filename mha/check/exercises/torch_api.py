@@ -153,6 +153,7 @@ def _torch_mha_probes() -> list[Probe]:
 def _torch_sdpa_probes() -> list[Probe]:
     cross = {name: x.float() for name, x in qkv(2, 3, 4, 6, 5, 5).items()}
     square = {name: x.float() for name, x in qkv(2, 3, 4, 4, 5, 5).items()}
+    alike = {name: x.float() for name, x in qkv(2, 4, 4, 4, 5, 5).items()}
     step = {**cross, "Q": cross["Q"][:, :, :1]}
     keep, no_keep = {"keep": random_mask(2, 4, 6)}, {"keep": None}
     return [
@@ -163,6 +164,9 @@ def _torch_sdpa_probes() -> list[Probe]:
         Probe("causal, more keys than queries", "causal", {**cross, **no_keep, "causal": True}),
         Probe("causal, one new query", "causal", {**step, **no_keep, "causal": True}),
         Probe("causal and a mask", "sdpa_join", {**cross, **keep, "causal": True}),
+        Probe(
+            "as many heads as tokens", "sdpa_join", {**alike, "keep": random_mask(2, 4, 4), "causal": True}
+        ),
         Probe("not causal", "sdpa_mask", {**square, **no_keep, "causal": False}),
     ]
 
