@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
+from mha.check.exercises.attention import take
 
 # ---------------------------------------------------------------- take
 
@@ -642,6 +643,7 @@ def _(scores: Tensor, d_k: int) -> Tensor:
     "Each token sees only itself and those before it. Right for a decoder, wrong for everything else.",
     "hide only what the mask hides; a causal mask is handed over as one.",
     stage="softmax",
+    also={"take": take},  # where there is one: with a cache, attention has to be causal
 )
 def _(scores: Tensor, d_k: int) -> Tensor:
     later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
