@@ -1,6 +1,7 @@
 """Taking heads out and sharing them out: right answers in any style pass, wrong ones are named."""
 
 import copy
+from itertools import combinations
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import mha
 from mha.check import EXERCISES
-from mha.check.diagnose import mark
+from mha.check.diagnose import judge, mark
 
 NAMES = ("W_q", "W_k", "W_v")
 
@@ -164,3 +165,14 @@ def test_heads_that_no_rank_gets_are_named():
 
     # by_slices gives each rank all of b_o, so that both mistakes are made.
     assert named("head_shards", answer) == {"shard-heads-lost", "shard-output-bias-everywhere"}
+
+
+@pytest.mark.parametrize("name", ["prune_heads", "head_shards"])
+def test_two_mistakes_at_once_are_explained(name):
+    exercise = EXERCISES[name]
+    pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
+    tried = pairs[7 :: len(pairs) // 8]
+    results = [judge(exercise, *pair) for pair in tried]
+    assert all(result.mistakes for result in results)
+    both = [set(pair) <= set(result.mistakes) for pair, result in zip(tried, results, strict=True)]
+    assert sum(both) >= 6  # of 8 or 9: the rest hide one another
