@@ -66,7 +66,7 @@ def _with_one_bias(shards: Any) -> Any:
 def _shard_probes() -> list[Probe]:
     six = layer_of(12, 6)
     rows = [
-        ("two heads, one for each of two ranks", "prune_o", layer_of(6, 2), 2),
+        ("two heads, one for each of two ranks", "prune_rows", layer_of(6, 2), 2),
         ("one rank", "shard_heads", six, 1),
         ("six heads, two ranks", "shard_heads", six, 2),
         ("six heads, three ranks", "shard_heads", six, 3),

@@ -138,7 +138,7 @@ def layer_of(d_model: int, num_heads: int, *, bias: bool = False) -> mha.MultiHe
 def _prune_probes() -> list[Probe]:
     pair, four = layer_of(4, 2), layer_of(12, 4)
     rows = [
-        ("two heads, the first kept", "prune_o", pair, [0]),
+        ("two heads, the first kept", "prune_rows", pair, [0]),
         ("two heads, the second kept", "prune_rows", pair, [1]),
         ("four heads, two in the middle kept", "prune_rows", four, [1, 2]),
         ("four heads, two apart kept", "prune_rows", four, [0, 3]),
