@@ -12,7 +12,7 @@ def describe(value: Any) -> str:
     if isinstance(value, tuple) and any(isinstance(item, Tensor) for item in value):
         return " and ".join(map(describe, value))
     if isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
-        return ", ".join(f"{name}: {describe(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_short(item)}" for name, item in value.items())
     if isinstance(value, Tensor):
         numbers = f", {_rounded(value)}" if value.numel() <= FEW else ""
         return f"shape {tuple(value.shape)}, {_dtype(value)}{numbers}"
@@ -33,6 +33,9 @@ def difference(given: Any, wanted: Any) -> str | None:
     if isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted) == 2:
         # Weights say more of what went wrong than the output that is made with them.
         pairs = reversed(list(zip(("output", "weights"), given, wanted, strict=True)))
+        return next(filter(None, (_first_difference(*pair) for pair in pairs)), None)
+    if isinstance(given, dict) and isinstance(wanted, dict):
+        pairs = ((str(name), given.get(name), wanted[name]) for name in wanted)
         return next(filter(None, (_first_difference(*pair) for pair in pairs)), None)
     return _first_difference("result", given, wanted)
 
