@@ -35,11 +35,11 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
         return Result(exercise.name, False, f"{exercise.name}: not attempted yet", attempted=False)
     probes, call = exercise.probes(), exercise.drive(answer)
     given = [run(call, probe.arguments) for probe in probes]
-    behaviour = _unsteady(exercise, call, probes[0], given[0])
-    if behaviour is not None:
-        return behaviour
+    behaves = _unsteady(exercise, call, probes[-1], given[-1])
+    if behaves is not None:
+        return behaves
     result = verdict([Comparison(exercise, probes, given)])
-    return _gradients(exercise, call, probes) or result if result.passed else result
+    return (_gradients(exercise, call, probes) or result) if result.passed else result
 
 
 def judge(exercise: Exercise, *mistakes: Mistake) -> Result:
