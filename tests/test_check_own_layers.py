@@ -516,11 +516,44 @@ def test_one_input_for_keys_and_values_is_enough():
 def test_how_to_call_it_leads_to_a_comparison_under_an_added_mask():
     config = SimpleNamespace(num_attention_heads=3, hidden_size=30, attention_probs_dropout_prob=0.1)
     torch.manual_seed(0)
-    assert "mask-added" in {entry.id for entry in mark_layer(BertAdditive(config)).mistakes}
+    result = mark_layer(BertAdditive(config))
+    assert "mask-added" in {entry.id for entry in result.mistakes}
+    assert "If it wants a mask of 0 and -inf to be added, say so in call=…" in result.message
     # The lowest number added hides what it should, but for a row of nothing else.
     assert "mask-empty-row-uniform" in {
         entry.id for entry in mark_layer(BertAdditive(config), additive).mistakes
     }
+
+
+def test_a_large_number_added_leaves_a_row_with_nothing_to_see_as_without_a_mask():
+    config = SimpleNamespace(num_attention_heads=3, hidden_size=30, attention_probs_dropout_prob=0.1)
+
+    def call(layer, Q, K, V, mask):
+        return layer(Q) if mask is None else layer(Q, (mask == 0) * -1e9)
+
+    ids = {entry.id for entry in mark_layer(BertAdditive(config), call).mistakes}
+    assert "mask-large-number-added" in ids
+
+
+def test_a_layer_that_hands_its_mask_to_torch_may_want_bool():
+    class Handing(mha.MultiHeadAttention):
+        def forward(self, x, attn_mask=None):
+            q, k, v = (mha.split_heads(W(x), 3) for W in (self.W_q, self.W_k, self.W_v))
+            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
+            return self.W_o(mha.merge_heads(heads))
+
+    result = mark_layer(Handing(24, 3))
+    assert result.passed and "It wants a mask of bool" in result.message
+
+
+def test_three_things_that_come_back_are_asked_about():
+    class Three(mha.MultiHeadAttention):
+        def forward(self, Q, K, V, mask=None):
+            output, weights = super().forward(Q, K, V, mask)
+            return output, weights.sum(), weights
+
+    assert "It returns 3 things: call=… can pick" in mark_layer(Three(24, 3)).message
+    assert mark_layer(Three(24, 3), lambda layer, *given: layer(*given)[::2]).passed
 
 
 def test_a_layer_that_takes_the_length_first_is_named():

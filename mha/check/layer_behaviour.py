@@ -191,7 +191,7 @@ def frozen(built: Built) -> bool:
 def only_rounded(probe: Probe, outcome: Outcome) -> bool:
     """Whether a layer meets its limits in half precision: another dtype comes out, or it says so."""
     if outcome.error is not None:
-        return re.search(r"dtype|scalar type|Half|BFloat16", str(outcome.error)) is not None
+        return refuses_dtype(outcome)
     value = outcome.value
     if not isinstance(first(value), Tensor):
         return False
@@ -199,13 +199,17 @@ def only_rounded(probe: Probe, outcome: Outcome) -> bool:
     return any(x.dtype != probe.arguments["Q"].dtype for x in tensors)
 
 
+def refuses_dtype(outcome: Outcome) -> bool:
+    """Whether an error says that a dtype is not the one wanted."""
+    return re.search(r"dtype|scalar type|Half|BFloat16", str(outcome.error or "")) is not None
+
+
 def looks_back_only(built: Built) -> bool:
     """See whether the first token hears nothing of the last, though no mask was given."""
     generator = torch.Generator().manual_seed(3)
-    one = torch.randn(1, 2 * built.num_heads + 1, built.d_model, generator=generator, dtype=torch.float64)
-    one = built.cast(one)
-    other = one.clone()
-    other[:, -1] += 1
+    size = (1, 2 * built.num_heads + 1, built.d_model)
+    one, other = (built.cast(torch.randn(size, generator=generator, dtype=torch.float64)) for _ in range(2))
+    other[:, :-1] = one[:, :-1]
     starts = [run(lambda x=x: first(built(x, x, x))[:, 0], {}) for x in (one, other)]
     return all(start.error is None for start in starts) and same(starts[0].value, starts[1].value)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mha.check.exercise import Probe
 from mha.check.weights import Projections
 
-HALF = "half precision"
+HALF, NUMBERS = "half precision", "a mask of 0 and 1"
 Weights = Sequence[Tensor | nn.Linear]
 
 
@@ -52,7 +52,7 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
     if masked:
         ladder += [
             Probe("a mask", "mask", {**cross, "mask": mask}),
-            Probe("a mask of 0 and 1", "mask", {**cross, "mask": mask.long()}),
+            Probe(NUMBERS, "mask", {**cross, "mask": mask.long()}),
             Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
         ]
     return ladder

@@ -20,6 +20,8 @@ _MEANINGS = {  # what arguments and attributes are called, by what they mean
     "key_heads": r"(num|n)_?(key_value|kv)_?heads?",
     "bias": r"((qkv|q|attn|attention|proj|use|add)_?)?bias|bias_?(qkv|attn)",
     "layers": r"(num|n)_?(hidden_?|decoder_?|encoder_?)?layers?",
+    "scaled": r"scale_attn_weights|scaled?",
+    "extra": r"(is|use|add|do|has|output|tie|reorder)_\w+|scale_attn_by_\w+|flash|causal|rotary",
 }
 _LENGTH = 64  # longer than any input on which a layer is tried
 
@@ -46,11 +48,13 @@ class Config:
             "length": _LENGTH,
             "bias": True,
             "layers": 2,
+            "scaled": True,
+            "extra": False,
         }
         self.asked: set[str] = set()  # what the layer wanted to know
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("__"):
             raise AttributeError(name)
         value = self.get(name)
         if value is None:

@@ -14,6 +14,14 @@ from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome
 from mha.check.result import Result
 
+_ADDED = "torch.zeros(mask.shape).masked_fill(mask == 0, float('-inf'))"
+_FORBIDS = "If True is to forbid in its masks, as in nn.MultiheadAttention, say so in call=…: mask == 0."
+_CONVENTIONS = {  # what is a mistake only where a mask is meant to be True for what may be seen
+    "mask-added": f"If it wants a mask of 0 and -inf to be added, say so in call=…: {_ADDED}.",
+    "mask-inverted": _FORBIDS,
+    "mask-inverted-nan": _FORBIDS,
+}
+
 
 def refused(message: str, stage: str = "signature") -> Result:
     """Return the verdict on what cannot be marked, or not be passed."""
@@ -39,6 +47,8 @@ def remarked(
     if result.mistakes[:1] == (nan,):
         line = "nn.MultiheadAttention gives NaN there; F.scaled_dot_product_attention and mha give zeros."
         return told(result, f"All else is right. {line}")
+    if result.mistakes and not strict and result.mistakes[0].id in _CONVENTIONS:
+        result = told(result, _CONVENTIONS[result.mistakes[0].id])
     if reading.causal:
         remarks = ["It is causal without being asked: it was compared under a causal mask.", *remarks]
     elif built.form.inputs == 1:
@@ -67,8 +77,11 @@ def explained(built: Built, result: Result, given: list[Outcome]) -> Result:
     """Say what an error of Python's own most likely means."""
     error = next((outcome.error for outcome in given if outcome.error is not None), None)
     parentheses = "A method stands where its result is wanted: its parentheses () are missing."
-    if error is None and inspect.isroutine(first(given[0].value)):
+    value = given[0].value
+    if error is None and inspect.isroutine(first(value)):
         return told(result, parentheses)
+    if isinstance(value, tuple) and len(value) > 2 and not result.mistakes:
+        return told(result, f"It returns {len(value)} things: call=… can pick output and weights.")
     if result.mistakes or error is None:
         return result
     if (

@@ -24,7 +24,7 @@ from mha.check.layer_calls import (
     lent,
     signature_of,
 )
-from mha.check.layer_inputs import HALF, GivenError, Weights, given_projections, layer_probes
+from mha.check.layer_inputs import HALF, NUMBERS, GivenError, Weights, given_projections, layer_probes
 from mha.check.layer_making import follows_the_exercise, make, means, takes_a_config
 from mha.check.layer_own_input import Inputs, check_width, own_probe, with_own
 from mha.check.layer_reading import NAME, Reading, believable, diagnosed
@@ -288,12 +288,16 @@ def _mark(
     if half is not None and layer_behaviour.only_rounded(probes[half], given[half]):
         remarks.append(in_half(given[half]))
         del probes[half], given[half]
+    numbers = next((i for i, probe in enumerate(probes) if probe.shows == NUMBERS), None)
+    if numbers is not None and not strict and layer_behaviour.refuses_dtype(given[numbers]):
+        remarks.append("It wants a mask of bool: one of 0 and 1 is refused.")
+        del probes[numbers], given[numbers]
     compared = [(reading, reading.compare(probes, given)) for reading in readings]
     if all(comparison.wrong for _, comparison in compared):
         behaviour = _behaviour(built, unused, readings, probes, given)
         if behaviour is not None:
             return named(behaviour)
-        known_error = not _raises_its_own(given) and takes_no_mask(built, given) is None
+        known_error = not _is_foreign(given) and takes_no_mask(built, given) is None
         reading, result = diagnosed(compared) if known_error else (readings[0], compared[0][1].unknown())
         result = explained(built, result, given)
     else:
@@ -339,8 +343,10 @@ def _behaves_wrongly(
     return named(known.WEIGHTS_FROZEN) if fresh and layer_behaviour.frozen(built) else None
 
 
-def _raises_its_own(given: list[Outcome]) -> bool:
-    """Whether it raises what no wrong stage of a pipeline raises, so that none need be tried."""
+def _is_foreign(given: list[Outcome]) -> bool:
+    """Whether it raises or returns what no wrong stage of a pipeline does, so that none need be tried."""
+    if any(isinstance(outcome.value, tuple) and len(outcome.value) > 2 for outcome in given):
+        return True
     errors = [outcome.error for outcome in given if outcome.error is not None]
     usual = (RuntimeError, ValueError, IndexError, TypeError)
     return any(not isinstance(error, usual) or is_of_a_method(error) for error in errors)

@@ -224,6 +224,18 @@ _causal_shifted(
 )
 
 
+@mistake(
+    "mask-large-number-added",
+    "A large negative number is added to the scores where the mask blocks",
+    "Right but for a query with nothing to see, which attends as if there were no mask.",
+    "fill with the lowest number in place of adding, and set blocked weights to 0 after the softmax.",
+    stage="mask",
+    also={"guard": lambda weights, mask: weights},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + torch.zeros_like(scores).masked_fill(mask == 0, -1e4)
+
+
 # ---------------------------------------------------------------- output
 
 
