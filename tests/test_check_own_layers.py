@@ -639,7 +639,7 @@ def test_a_name_that_tells_an_order_is_held_to_it():
 
 def test_heads_may_be_wider_together_than_d_model():
     class Wide(nn.Module):
-        def __init__(self, dim=20, heads=3, dim_head=16, scaled=True):
+        def __init__(self, dim=20, heads=5, dim_head=16, scaled=True):
             super().__init__()
             self.heads, self.scaled = heads, scaled
             self.to_q = nn.Linear(dim, heads * dim_head, bias=False)
@@ -968,3 +968,29 @@ def test_a_fourth_argument_that_is_no_mask_is_asked_about():
 
     message = mark_layer(ByLength(24, 3)).message
     assert "Its fourth argument is 'valid_lens': say in call=…" in message
+
+
+class InSingle(mha.MultiHeadAttention):
+    """As language models have it: the softmax in float32, whatever comes."""
+
+    def __init__(self, d_model, num_heads, scaled=True):
+        super().__init__(d_model, num_heads)
+        self.scaled = scaled
+
+    def forward(self, Q, K, V, mask=None):
+        q, k, v = (
+            mha.split_heads(W(x), self.num_heads) for W, x in zip((self.W_q, self.W_k, self.W_v), (Q, K, V))
+        )
+        scores = q @ k.mT / (q.size(-1) ** 0.5 if self.scaled else 1)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+        weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+        weights = weights if mask is None else weights * (mask != 0)
+        return self.W_o(mha.merge_heads(weights @ v)), weights
+
+
+def test_a_softmax_in_float32_is_right_and_what_else_is_wrong_is_named():
+    torch.manual_seed(0)
+    assert mark_layer(InSingle).passed
+    assert mark_layer(InSingle(512, 8)).passed
+    assert [entry.id for entry in mark_layer(InSingle(48, 4, scaled=False)).mistakes] == ["scale-missing"]

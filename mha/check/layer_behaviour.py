@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mha.check.catalogue import Mistake
 from mha.check.diagnose import Comparison
@@ -197,6 +198,30 @@ def only_rounded(probe: Probe, outcome: Outcome) -> bool:
         return False
     tensors = [x for x in (value if isinstance(value, tuple) else [value]) if isinstance(x, Tensor)]
     return any(x.dtype != probe.arguments["Q"].dtype for x in tensors)
+
+
+class _Narrowed(TorchFunctionMode):
+    """Notices whether numbers of float64 become float32 on the way."""
+
+    seen = False
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        value = function(*args, **(kwargs or {}))
+        wide = any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in args)
+        self.seen |= wide and isinstance(value, Tensor) and value.dtype == torch.float32
+        return value
+
+
+def computes_in_float32(built: Built, probe: Probe) -> bool:
+    """See whether a layer computes in float32 whatever comes, as with softmax(…, dtype=torch.float32)."""
+    mode = _Narrowed()
+
+    def watched(*arguments: Any) -> Any:
+        with mode:
+            return built(*arguments)
+
+    run(watched, probe.arguments)
+    return mode.seen
 
 
 def refuses_dtype(outcome: Outcome) -> bool:

@@ -107,10 +107,10 @@ class Built:
     num_heads: int
     call: Call
     form: Form = PLAIN
-    like: Tensor | None = None  # what the inputs of a function have to be like: its weights stay as they are
+    like: Tensor | None = None  # a tensor of the dtype and on the device that inputs have to be of, if any
 
     def cast(self, x: Tensor) -> Tensor:
-        """Bring an input to where a function has its weights."""
+        """Bring an input to where a function has its weights, or to the dtype in which a layer computes."""
         if self.like is None:
             return x
         return x.to(self.like) if x.is_floating_point() else x.to(self.like.device)

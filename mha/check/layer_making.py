@@ -8,7 +8,7 @@ _MEANINGS = {  # what arguments and attributes are called, by what they mean
     "heads": r"(num|n)_?(attention_?|attn_?)?heads?|heads?|h|nh|head_(num|count)|encoder_attention_heads",
     "d_model": r"d_?(model|in|out)|(embed|model|hidden|hid|emb|input|in|out)(ding)?_?(dim|size)|d(im)?"
     r"|n_?embd?|num_hiddens|width|dim_?(in|out|model)|n_state|(in|out)_features|(key|value|query)_?(dim|size)|[qkv]_?dim",
-    "d_k": r"d_?[kv]|head_?(dim|size)|d_?head|dim_head|attention_head_size|d_kv",
+    "d_k": r"d_?[kv]|d_?kv|(head|key|value)_?(dim|size)|d_?head|dim_head|attention_head_size",
     "dropout": r"(p_?|attn_?|attention_?|resid_?|hidden_?|proj_?|attention_probs_?|embd_?)?"
     r"(dropout|drop|pdrop)(_?(p|rate|prob))?|p",
     "Q": r"q|query|queries|x_?q|q_?in(put)?",

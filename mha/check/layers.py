@@ -5,6 +5,7 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mha._validate import check_torch_layer
@@ -184,7 +185,8 @@ def _strictly(answer: type, built: Built, result: Result) -> Result:
 def _mark_built(layer: nn.Module, given: _Given) -> Result:
     w = None if given.weights is None else given_projections(given.weights, _heads(layer, given))
     heads = _heads(layer, given)
-    d_model = _width(layer) if w is None else w.W_q.size(1)
+    told = [vars(layer)[name] for name in vars(layer) if means("d_model", name) and not means("d_k", name)]
+    d_model = width_of(layer, told) if w is None else w.W_q.size(1)
     if not isinstance(heads, int) or d_model is None:
         return refused("say how many heads it has: num_heads=…")
     if heads < 1 or w is None and d_model % heads and not any(find_projections(layer, d_model, heads)):
@@ -196,14 +198,6 @@ def _mark_built(layer: nn.Module, given: _Given) -> Result:
 def _heads(layer: nn.Module, given: _Given) -> Any:
     told = (value for name, value in vars(layer).items() if means("heads", name))
     return next(told, None) if given.num_heads is None else given.num_heads
-
-
-def _width(layer: nn.Module) -> int | None:
-    """Return d_model: what an attribute tells, if a matrix has that size, else what the matrices tell."""
-    sizes = {size for p in layer.parameters() if is_made(p) for size in p.shape}
-    told = [value for name, value in vars(layer).items() if means("d_model", name)]
-    seen = width_of(layer)
-    return seen if seen is not None or not told else next((n for n in told if n in sizes), None)
 
 
 def _mark_function(answer: Any, given: _Given) -> Result:
@@ -275,15 +269,17 @@ def _mark(
         check_width(own, built.d_model)
     if isinstance(built.answer, nn.Module):
         built.answer.eval()
-    probes = [replace(probe, arguments=_cast(built, probe)) for probe in _probes(built)]
+    probes, remarks = _probes(built), []
     if isinstance(built.answer, nn.Module) and not all(map(is_made, built.answer.parameters())):
         run(built, probes[0].arguments)  # lazy layers make their weights in the first call
+    if built.like is None and layer_behaviour.computes_in_float32(built, probes[2]):
+        built = replace(built, like=torch.empty(0, dtype=torch.float32))
+        probes, remarks = _probes(built), ["It computes in float32 inside, so that is where it was compared."]
     unused = replace(built, answer=run(lambda: copy.deepcopy(built.answer), {}).value)
     given = [run(built, probe.arguments) for probe in probes]
     readings = believable(built, w, probes, given)
     if not readings:
         return no_projections(built, given)
-    remarks = []
     half = next((i for i, probe in enumerate(probes) if probe.shows == HALF), None)
     if half is not None and layer_behaviour.only_rounded(probes[half], given[half]):
         remarks.append(in_half(given[half]))
@@ -311,7 +307,11 @@ def _mark(
 
 def _probes(built: Built) -> list[Probe]:
     probes = layer_probes(built.d_model, built.form.inputs, built.form.mask is not None)
-    return [probe for probe in probes if built.like is None or probe.shows != HALF]
+    if built.like is None:
+        return probes
+    # A function has its weights in one dtype; what a layer does in half precision is looked at anyway.
+    wide = [replace(p, arguments=_cast(built, p)) for p in probes if p.shows != HALF]
+    return wide + [p for p in probes if p.shows == HALF and isinstance(built.answer, nn.Module)]
 
 
 def _cast(built: Built, probe: Probe) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ likeliest first: whoever asks has to find out under which one the layer makes se
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, permutations
 
@@ -23,6 +23,7 @@ _WORDS = {  # one word of a name, such as the "q" of "q_proj" or the "wq" of "at
     "v": rf"{_BEFORE}(v|val|value|values){_AFTER}",
     "o": rf"{_BEFORE}(o|out|output|combine|unify|final|mix){_AFTER}",
 }
+_ROLE_WORD = r"quer(?:y|ies)|keys?|val(?:ue)?s?|[qkv]"
 _MAX_READINGS = 200
 _ORDERS = ("qkv", "kqv", "kvq", "vqk", "vkq", "qvk")  # of three in one whose name does not tell
 _LAYOUTS = ("", "head by head", "number by number", "number by number, all heads of each together")
@@ -117,8 +118,12 @@ def find_projections(layer: nn.Module, d_model: int, num_heads: int) -> Iterator
             yield found
 
 
-def width_of(layer: nn.Module) -> int | None:
-    """Return d_model: the input of what makes the queries, else the size that all matrices have in common."""
+def width_of(layer: nn.Module, told: Sequence[object]) -> int | None:
+    """Return d_model: the input of what makes the queries, else a size that all matrices have in common.
+
+    Args:
+        told: what attributes say that it is; believed if it is such a size.
+    """
     for name, module in layer.named_modules():
         if isinstance(module, nn.Linear) and _role(name) == "q":
             return module.in_features
@@ -128,15 +133,15 @@ def width_of(layer: nn.Module) -> int | None:
         if not isinstance(p, nn.parameter.UninitializedParameter) and p.ndim >= 2 and "bias" not in name
     ]
     common = set.intersection(*shapes) if shapes else set()
-    return max(common, default=None)
+    return next((size for size in told if size in common), max(common, default=None))
 
 
 def _inner(blocks: list[_Block], d_model: int) -> int:
     """Return h·d_k: what the queries are projected to, where that can be seen."""
     for block in blocks:
         if block.is_linear and block.weight.size(1) == d_model and not re.search(r"\d", block.name):
-            parts = 1 if _role(block.name) == "q" else len(_told_order(block.name))
-            if parts and block.weight.size(0) % parts == 0 and block.weight.size(0) % d_model:
+            parts = len(_told_order(block.name)) or (_role(block.name) == "q")
+            if parts and block.weight.size(0) % parts == 0:
                 return block.weight.size(0) // parts
     return d_model
 
@@ -283,8 +288,9 @@ def _told_order(name: str) -> str:
     last = re.sub(r"([._]?\d+)?(\.weight)?$", "", name).rsplit(".", 1)[-1].lower()
     if last.startswith("in_proj"):  # as nn.MultiheadAttention has it
         return _ORDERS[0]
-    words = re.findall(r"quer(?:y|ies)|keys?|val(?:ue)?s?|[qkv]", last)
-    letters = "".join(word[0] for word in words)
+    several = rf"(w|to)?({_ROLE_WORD})+(proj)?"
+    words = [word for word in re.split(r"[\W_]+", last) if re.fullmatch(several, word)]
+    letters = "".join(role[0] for word in words for role in re.findall(_ROLE_WORD, word))
     return letters if 2 <= len(letters) == len(set(letters)) else ""
 
 

@@ -170,7 +170,7 @@ def _(x: Tensor, Lq: int) -> Tensor:
 # ---------------------------------------------------------------- a mask that nobody asked for
 
 
-def _always_causal(id: str, title: str, effect: str, from_the_end: bool) -> None:
+def _always_causal(id: str, title: str, effect: str, from_the_end: bool, finite: bool = False) -> None:
     @mistake(
         id, title, effect, "mask only where a mask is given.", stage="score", also={"key_length": same_length}
     )
@@ -178,7 +178,8 @@ def _always_causal(id: str, title: str, effect: str, from_the_end: bool) -> None
         scores = score(Q, K)
         shift = scores.size(-1) - scores.size(-2) if from_the_end else 0
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + shift)
-        return scores.masked_fill(future, float("-inf"))
+        # Of more queries than keys, the first see nothing: NaN after -inf, all alike after a finite number.
+        return scores.masked_fill(future, torch.finfo(scores.dtype).min if finite else float("-inf"))
 
 
 _always_causal(
@@ -192,6 +193,13 @@ _always_causal(
     "It is causal without being asked, and takes the queries for the last positions",
     "Each query sees the keys up to its own place, counted from the end, though no mask was given.",
     from_the_end=True,
+)
+_always_causal(
+    "layer-always-causal-finite",
+    "It is causal without being asked, with a finite fill, the queries being the last positions",
+    "Each query sees the keys up to its own place; one that is left with none attends to all evenly.",
+    from_the_end=True,
+    finite=True,
 )
 
 
