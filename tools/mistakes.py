@@ -1,30 +1,80 @@
 """Show what the catalogue covers: `make mistakes`.
 
-For each exercise: how many mistakes are known, how many are caught and how many are named when an answer
-makes them, and how long the slowest verdict took on one core.
+For each exercise: how many mistakes are known, how many of them are caught and named when an answer makes
+them; the same for two mistakes at once, on up to 100 pairs drawn at random; and how long the slowest verdict
+took on one core.
 """
 
+import random
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 
-from mha.check import EXERCISES
+from mha import MultiHeadAttention
+from mha.check import EXERCISES, Exercise, Mistake
 from mha.check.diagnose import judge
+from mha.check.layer_inputs import layer_probes
+from mha.check.layer_reading import NAME, Reading
+from mha.check.weights import find_projections
+
+PAIRS = 100
+D_MODEL, NUM_HEADS = 20, 4
+
+
+@dataclass
+class Count:
+    """What became of the mistakes that were put in."""
+
+    tried: int = 0
+    caught: int = 0
+    named: int = 0
+    slowest: float = 0.0
+
+    def add(self, exercise: Exercise, *made: Mistake) -> None:
+        """Put mistakes in, and see whether they are caught and named."""
+        exercise.outcomes.clear()  # as for somebody who asks for the first time
+        start = time.perf_counter()
+        result = judge(exercise, *made)
+        self.slowest = max(self.slowest, time.perf_counter() - start)
+        named = set(result.mistakes) & set(made)
+        self.tried += 1
+        self.caught += not result.passed
+        # Others that come to the same numbers are as good a name.
+        self.named += not result.passed and bool(result.mistakes) and (len(named) in (0, len(made)))
+
+    def __str__(self) -> str:
+        return f"{self.tried:6} {self.caught:7} {self.named:6} {self.slowest:7.2f} s"
+
+
+def exercises() -> Iterator[tuple[str, Exercise]]:
+    """Yield every exercise, and that of the whole layer, on the package's own."""
+    yield from EXERCISES.items()
+    layer = MultiHeadAttention(D_MODEL, NUM_HEADS).double()
+    (w,) = find_projections(layer, D_MODEL, NUM_HEADS)
+    yield NAME, Reading(w).exercise(layer_probes(D_MODEL))
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"{'exercise':<30} mistakes  caught  named  slowest")
-    for name, exercise in EXERCISES.items():
-        caught = named = 0
-        slowest = 0.0
+    print(f"{'exercise':<30}{'one':>6}  caught  named  slowest{'two':>7}  caught  named  slowest")
+    every = Count(), Count()
+    for name, exercise in exercises():
+        pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
+        one, two = Count(), Count()
         for entry in exercise.mistakes:
-            start = time.perf_counter()
-            result = judge(exercise, entry)
-            slowest = max(slowest, time.perf_counter() - start)
-            caught += not result.passed
-            named += entry in result.mistakes
-        print(f"{name:<30} {len(exercise.mistakes):8} {caught:7} {named:6} {slowest:6.2f} s")
+            one.add(exercise, entry)
+        for pair in random.Random(name).sample(pairs, min(PAIRS, len(pairs))):
+            two.add(exercise, *pair)
+        print(f"{name:<30}{one} {two}", flush=True)
+        for total, part in zip(every, (one, two), strict=True):
+            total.tried += part.tried
+            total.caught += part.caught
+            total.named += part.named
+            total.slowest = max(total.slowest, part.slowest)
+    print(f"{'all':<30}{every[0]} {every[1]}")
 
 
 if __name__ == "__main__":
