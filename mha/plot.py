@@ -281,8 +281,10 @@ def _draw(rows: list[list[_Panel]], inches: float | None = None) -> Figure:
             if c >= len(rows[r]):
                 ax.set_axis_off()
                 continue
+            # Key tokens stand below a column, and again where the rows below are of another example.
             lowest = r + 1 == len(rows) or c >= len(rows[r + 1])
-            _draw_panel(ax, rows[r][c], width, height, name_queries=c == 0, name_keys=lowest)
+            name_keys = lowest or rows[r][c].keys != rows[r + 1][c].keys
+            _draw_panel(ax, rows[r][c], width, height, name_queries=c == 0, name_keys=name_keys)
     bar = figure.colorbar(axes[0, 0].collections[0], ax=axes, shrink=0.8, aspect=30)
     bar.set_label("attention weight")
     figure.set_layout_engine("constrained")  # last: each draw of it lays everything out

@@ -268,3 +268,14 @@ def test_wrong_and_right_of_two_shapes_are_refused():
 def test_the_right_one_has_to_be_right():
     with pytest.raises(ValueError, match="sums to 2 over the keys"):
         plot.compare(torch.ones(1, 2, 2) / 2, torch.ones(1, 2, 2))
+
+
+def test_examples_with_keys_of_their_own_are_labelled_each():
+    weights = torch.full((2, 1, 2, 2), 0.5)
+    below = [
+        [label.get_text() for label in ax.get_xticklabels()]
+        for ax in plot.heads(weights, [["a", "b"], ["c", "d"]]).axes[:2]
+    ]
+    assert below == [["a", "b"], ["c", "d"]]
+    below = [len(ax.get_xticklabels()) for ax in plot.heads(weights, ["a", "b"]).axes[:2]]
+    assert below == [0, 2]
