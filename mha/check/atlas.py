@@ -6,19 +6,22 @@ looks.
 
 import functools
 import html
-import textwrap
+import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from numpy.typing import NDArray
+from PIL import Image  # matplotlib's own
 from torch import Tensor
 
 import mha
@@ -33,7 +36,10 @@ from mha.check.symptoms import (
     Scene,
     Trial,
     home,
+    one_thread,
+    place,
     sights,
+    symptoms,
     symptoms_of,
     trial_of,
 )
@@ -111,17 +117,35 @@ def index() -> Index:
     return Index({name: entries for name, entries in found.items() if entries})
 
 
-def look_up(*symptoms: str) -> Table:
+def look_up(*names: str) -> Table:
     """Return the mistakes that show all of these symptoms.
 
     Raises:
         ValueError: if there is no such symptom.
     """
     known = index().by_symptom
-    for symptom in symptoms:
-        if symptom not in known:
-            raise ValueError(f"symptom={symptom!r} is not known; there are {', '.join(known)}")
-    return _table([entry for entry in CATALOGUE.values() if set(symptoms) <= set(symptoms_of(entry))])
+    for name in names:
+        if name not in known:
+            raise ValueError(f"symptom={name!r} is not known; there are {', '.join(known)}")
+    return _table([entry for entry in CATALOGUE.values() if set(names) <= set(symptoms_of(entry))])
+
+
+def examine(name: str, answer: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the symptoms of a function of your own, measured as those of the catalogue are.
+
+    Args:
+        name: the exercise that it answers, such as "scaled_dot_product_attention".
+        answer: the function, with that exercise's signature.
+
+    Returns:
+        the names of its symptoms; none if it is right on all inputs that were tried.
+
+    Raises:
+        ValueError: if there is no such exercise.
+    """
+    if name not in EXERCISES:
+        raise ValueError(f"name={name!r} is no exercise; there are {', '.join(EXERCISES)}")
+    return symptoms(Trial(place(name), EXERCISES[name].drive(answer)))
 
 
 def page(*names: str) -> list[Any]:
@@ -166,6 +190,7 @@ class Look:
 
 
 @functools.cache
+@one_thread()
 def looks_of(entry: Mistake) -> dict[str, Look]:
     """Return how a mistake looks on each input on which it can be told from the right code."""
     trial, found = trial_of(entry), {}
@@ -177,15 +202,18 @@ def looks_of(entry: Mistake) -> dict[str, Look]:
 
 
 def _views(trial: Trial) -> Iterator[tuple[str, list[Tensor], list[Tensor]]]:
-    """Yield each input by name, and what can be drawn of the results of the wrong and of the right code."""
-    mixes = any(form.keys() & {"V", "v"} for form in trial.place.forms)
-    for sight, given in sights().items():
-        for wrong, right in trial.seen(given):
-            if mixes:
-                yield sight, _taken(wrong, given), _taken(right, given)
-            elif _has_weights(right):
-                yield sight, _tensors(wrong)[1:], _tensors(right)[1:]
-    for case, given in [] if mixes else trial.failures:
+    """Yield each input by name, and what can be drawn of the results of the wrong and of the right code.
+
+    Where values are mixed, that is what was taken of one-hot ones; else what comes of its own inputs.
+    """
+    if any(form.keys() & {"V", "v"} for form in trial.place.forms):
+        for sight, given in sights().items():
+            calls = trial.place.seen(given)
+            for (arguments, _), (wrong, right) in zip(calls, trial.seen(given), strict=True):
+                settings = [f"{name}=True" for name, value in arguments.items() if value is True]
+                yield ", ".join([sight, *settings]), _taken(wrong, given), _taken(right, given)
+        return
+    for case, given in trial.failures:
         if case.conditions is None:
             wrong, right = given.value, case.right.value
             if "positions" in case.arguments:
@@ -217,17 +245,20 @@ def _taken(value: Any, given: Scene) -> list[Tensor]:
 
 def _heads(x: Tensor) -> list[Map]:
     """Return what there is room for: of the first example, two heads."""
-    array = x.double().numpy().squeeze()
+    array = x.double().numpy()
+    if array.ndim == 1:
+        return [array]
+    array = array.squeeze()
     while array.ndim > 3:
         array = array[0]
-    return list(array[:2]) if array.ndim == 3 else [array]
+    return list(array[:2]) if array.ndim == 3 else [np.atleast_2d(array)]
 
 
 def _can_be_told(wrong: list[Map], right: list[Map]) -> bool:
     if [x.shape for x in wrong] != [x.shape for x in right]:
         return False
     return any(
-        not np.allclose(a, b, rtol=0, atol=0.02, equal_nan=True) for a, b in zip(wrong, right, strict=True)
+        not np.allclose(a, b, rtol=0, atol=0.01, equal_nan=True) for a, b in zip(wrong, right, strict=True)
     )
 
 
@@ -238,14 +269,15 @@ def _each_once(wrong: list[Map], right: list[Map]) -> tuple[list[Map], list[Map]
 
 
 def _on_few_inputs(entries: list[Mistake]) -> dict[str, list[Look]]:
-    """Group the entries by input, each under the one that shows most of them."""
+    """Group the entries by input: each under the first one that shows nearly as many of them as any other."""
     looks = [found for found in map(looks_of, entries) if found]
-    common = Counter(sight for found in looks for sight in found)
+    shown = Counter(sight for found in looks for sight in found)
     groups: dict[str, list[Look]] = {}
     for found in looks:
-        best = max(found, key=common.__getitem__)
-        groups.setdefault(best, []).append(found[best])
-    return groups
+        enough = 0.75 * max(map(shown.__getitem__, found))
+        sight = next(sight for sight in found if shown[sight] >= enough)
+        groups.setdefault(sight, []).append(found[sight])
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
 # ---------------------------------------------------------------- drawing, in inches
@@ -259,6 +291,18 @@ _LEFT, _BELOW = 0.4, 0.26  # room for the tokens
 _RIGHT = 0.5  # room for the colour bar
 
 Corners = list[tuple[float, float]]
+
+
+class AtlasFigure(NotebookFigure):
+    """A figure of few colours, which a palette stores in a third of the space."""
+
+    def _repr_png_(self) -> bytes:
+        canvas, png = FigureCanvasAgg(self), io.BytesIO()
+        with rc_context({"text.hinting": "no_hinting"}):  # there is much to write, and this is the quickest
+            canvas.draw()
+        image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        image.quantize(64, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(png, "png")
+        return png.getvalue()
 
 
 class _Canvas:
@@ -315,7 +359,7 @@ def picture(entries: list[Mistake]) -> NotebookFigure | None:
     steps = {sight: _TITLE + _BELOW + max(map(_height, looks[0].right)) for sight, looks in groups.items()}
     width = _LEFT + _COLUMNS * _PANEL + _RIGHT
     height = max(2.4, sum(_HEADER + rows[sight] * steps[sight] for sight in groups))
-    figure = NotebookFigure(figsize=(width, height), dpi=80)
+    figure = AtlasFigure(figsize=(width, height), dpi=80)
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
     canvas, top = _Canvas(), 0.0
@@ -326,7 +370,7 @@ def picture(entries: list[Mistake]) -> NotebookFigure | None:
         top += _HEADER + rows[sight] * steps[sight]
     canvas.put_on(ax, colours)
     if canvas.cells:
-        _add_colour_bar(figure, colours, "weight" if groups.keys() & sights().keys() else "value")
+        _add_colour_bar(figure, colours, "weight" if colours.norm.vmin == 0 else "value")
     return figure
 
 
@@ -337,26 +381,28 @@ def _height(array: Map) -> float:
 def _place_group(
     canvas: _Canvas, ax: Axes, looks: list[Look], top: float, step: float, as_bars: bool
 ) -> None:
-    panels = [("right", "", looks[0].right)]
+    on_tokens = looks[0].sight.startswith(tuple(sights()))
+    panels = [("right", "head 0, head 1" if on_tokens else "", looks[0].right)]
     panels += [(look.entry.id, look.entry.title, look.wrong) for look in looks]
     for i, (name, title, maps) in enumerate(panels):
         x, y = _LEFT + i % _COLUMNS * _PANEL, top + i // _COLUMNS * step + _TITLE
-        text = f"{name}\n{textwrap.shorten(title, 38, placeholder=' …')}"
+        text = f"{name}\n{title if len(title) < 38 else title[:36] + '…'}"
         ax.text(x, y - 0.04, text, fontsize=7, va="bottom", parse_math=False)
         for head, array in enumerate(maps):
             canvas.add(array, x + head * (_MAP + 0.06), y, i == 0, as_bars and array.ndim == 1)
-    _name_tokens(ax, looks[0].right[0], _LEFT, top + _TITLE)
+    if on_tokens:
+        _name_tokens(ax, len(looks[0].right[0]), _LEFT, top + _TITLE)
 
 
-def _name_tokens(ax: Axes, array: Map, x: float, y: float) -> None:
+def _name_tokens(ax: Axes, Lq: int, x: float, y: float) -> None:
     """Write the tokens beside the right map of a group: queries on its left, keys below."""
-    if array.ndim == 1 or array.shape[1] != len(TOKENS) or len(array) > len(TOKENS):
-        return
-    step = _MAP / len(TOKENS)
-    for i, token in enumerate(TOKENS[-len(array) :]):
-        ax.text(x - 0.04, y + (i + 0.5) * step, token, fontsize=7, ha="right", va="center")
+    step, small = _MAP / len(TOKENS), {"fontsize": 7}
+    ax.text(x - 0.04, y - 0.06, "query", ha="right", style="italic", **small)
+    for i, token in enumerate(TOKENS[-Lq:]):
+        ax.text(x - 0.04, y + (i + 0.5) * step, token, ha="right", va="center", **small)
     for i, token in enumerate(TOKENS):
-        ax.text(x + (i + 0.5) * step, y + len(array) * step + 0.03, token, fontsize=7, ha="center", va="top")
+        ax.text(x + (i + 0.5) * step, y + Lq * step + 0.03, token, ha="center", va="top", **small)
+    ax.text(x + _MAP + 0.06, y + Lq * step + 0.03, "key", va="top", style="italic", **small)
 
 
 def _colours(looks: list[Look]) -> ScalarMappable:

@@ -4,6 +4,7 @@ A symptom is a name and a question to a `Trial`, which holds a wrong pipeline ag
 same exercise. Nothing is noted beside an entry, so one that is added tomorrow has its symptoms at once.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -169,9 +170,9 @@ def scene(conditions: frozenset[str]) -> Scene:
 
 
 def _combinations() -> list[frozenset[str]]:
-    """No condition, each by itself, each beside a mask, examples beside heads, and nearly all at once."""
+    """No condition, each by itself, those that meet in one mistake, and nearly all at once."""
     singles = [{one} for one in CONDITIONS]
-    pairs = [{MASK, one} for one in CONDITIONS if one != MASK] + [{BATCH, HEADS}]
+    pairs = [{MASK, one} for one in (BATCH, HEADS, LENGTHS, HALF, LARGE)] + [{BATCH, HEADS}]
     return [frozenset(some) for some in ([], *singles, *pairs, set(CONDITIONS) - {HALF, LARGE})]
 
 
@@ -216,8 +217,8 @@ def sights() -> dict[str, Scene]:
 def _wide() -> Scene:
     """Return heads of the size in the paper, d_k = 64."""
     L, h = 64, 2
-    (X,) = random_tensors((1, L, h * L), seed=4)
-    return Scene(X, projections(h * L, h), L)
+    X, K = random_tensors(*[(1, L, h * L)] * 2, seed=4)
+    return Scene(X, projections(h * L, h), L, K=K)
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,13 +326,14 @@ class Place:
         None where it raises.
         """
         value = run(code, arguments).value
-        if not self._makes_masks or value is None:
+        if not self.makes_masks or value is None:
             return value
         q, k, v = (given.named(name, torch.zeros(1, 1, 1, 1, dtype=torch.float64)) for name in "QKV")
         return run(lambda: attention(ATTENTION, q, k, v, value), {}).value
 
     @functools.cached_property
-    def _makes_masks(self) -> bool:
+    def makes_masks(self) -> bool:
+        """Whether a mask is what is asked for."""
         value = run(self.right, self.probes[0].arguments).value
         return isinstance(value, Tensor) and value.dtype == torch.bool
 
@@ -618,6 +620,17 @@ SILENT = "only the numbers are wrong"
 UNSEEN = "no single call shows it"
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: with tensors this small, a second one only keeps the first waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @functools.cache
 def trial_of(entry: Mistake) -> Trial | None:
     """Return the trial of a mistake, in its exercise; None where there is nothing to put in."""
@@ -632,6 +645,7 @@ def symptoms_of(entry: Mistake) -> tuple[str, ...]:
     return (UNSEEN,) if trial is None else symptoms(trial) or (SILENT,)
 
 
+@one_thread()
 def symptoms(trial: Trial) -> tuple[str, ...]:
     """Return which of the symptoms a pipeline has; the right one has none."""
     if not trial.failures:
