@@ -127,8 +127,14 @@ class CausalSelfAttention(Slipping):
         else:
             q, k, v = (y.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for y in (q, k, v))
         att = q @ k.transpose(-2, -1) / math.sqrt(C if self.slip == "d_model" else k.size(-1))
-        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        y = self.attn_dropout(F.softmax(att, dim=-1)) @ v
+        seen = self.bias[:, :, :T, :T]
+        if self.slip == "turned":
+            seen = seen.mT
+        blocked = seen != 0 if self.slip == "upside down" else seen == 0
+        if self.slip not in ("after", "none"):
+            att = att.masked_fill(blocked, 0.0 if self.slip == "zero" else float("-inf"))
+        att = F.softmax(att, dim=-2 if self.slip == "dim" else -1)
+        y = self.attn_dropout(att * seen if self.slip == "after" else att) @ v
         y = y if self.slip == "merge" else y.transpose(1, 2)
         return self.resid_dropout(self.c_proj(y.contiguous().view(B, T, C)))
 
@@ -138,6 +144,11 @@ style(
     "nanoGPT, built",
     {
         "view": {"split-view-only"},
+        "turned": {"mask-transposed"},
+        "upside down": {"mask-inverted-nan"},
+        "zero": {"mask-fill-zero"},
+        "after": {"mask-after-softmax"},
+        "dim": {"softmax-over-queries"},
         "d_model": {"scale-by-d_model"},
         "merge": {"merge-no-transpose"},
     },
@@ -434,6 +445,25 @@ def test_a_class_made_with_a_config_is_made():
     for answer in (CausalSelfAttention, FromScratch):
         result = mark_layer(answer)
         assert result.passed and "It is causal without being asked" in result.message
+
+
+def test_a_causal_mask_that_is_left_out_leaves_a_right_layer_and_is_not_claimed():
+    result = mark_layer(CausalSelfAttention(GPT, "none"))
+    assert result.passed and "causal" not in result.message
+
+
+def test_a_width_that_is_no_multiple_is_no_mistake_where_the_layer_refuses_it_when_called():
+    class Late(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.n_head, self.qkv = config.n_head, nn.Linear(config.n_embd, 3 * config.n_embd)
+            self.proj = nn.Linear(config.n_embd, config.n_embd)
+
+        def forward(self, x):
+            q, k, v = (mha.split_heads(y, self.n_head) for y in self.qkv(x).chunk(3, -1))
+            return self.proj(mha.merge_heads(mha.scaled_dot_product_attention(q, k, v)[0]))
+
+    assert mark_layer(Late).passed
 
 
 def test_a_config_is_answered_by_item_as_well_and_says_what_it_does_not_know():

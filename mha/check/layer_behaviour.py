@@ -33,12 +33,13 @@ def seeds(answer: type, d_model: int, num_heads: int) -> bool:
     return one.error is None and two.error is None and torch.equal(one.value, two.value)
 
 
-def truncates(answer: type) -> Mistake | None:
-    """See whether a class accepts a width that its heads do not divide."""
+def truncates(answer: type, like: Built) -> Mistake | None:
+    """See whether a class accepts a width that its heads do not divide, and its layers compute with it."""
     if any(means("d_k", parameter.name) for parameter in asked_of(answer)):
         return None  # the heads have a size of their own
-    made = run(lambda: make(answer, 10, 3), {})
-    return known.NOT_DIVISIBLE if made.error is None else None
+    x = torch.zeros(1, 2, 10)
+    used = run(lambda: replace(like, answer=make(answer, 10, 3), d_model=10, num_heads=3)(x, x, x), {})
+    return known.NOT_DIVISIBLE if used.error is None else None
 
 
 def dropout(answer: type, like: Built) -> Mistake | None:

@@ -60,8 +60,10 @@ def believable(
     """Return the readings of the answer under which the simplest probes agree, else the likely ones."""
     found = [w] if w is not None else list(find_projections(built.answer, built.d_model, built.num_heads))
     # A layer that takes one input and no mask may be causal by itself, as those of language models are.
-    causal = built.form == Form(1, None) and layer_behaviour.looks_back_only(built)
-    readings = [Reading(w, causal) for w in found]
+    by_itself = (False,)
+    if built.form == Form(1, None):
+        by_itself = (True,) if layer_behaviour.looks_back_only(built) else (False, True)
+    readings = [Reading(w, causal) for causal in by_itself for w in found]
     if w is not None or len(found) == 1 and found[0].likely:
         return readings
 
@@ -78,7 +80,7 @@ def believable(
     agree = [reading for reading, count in zip(readings, counts, strict=True) if count == best]
     if best >= 2:  # one token says nothing of queries and keys
         return agree[:2]
-    likely = [reading for reading in readings if reading.w.likely][:2]
+    likely = [reading for reading in readings if reading.w.likely][: 2 * len(by_itself)]
     if best == 1 and not any(reading.w.likely for reading in agree):  # but it tells W_v and W_o
         return likely[:1] + agree[:1]
     return likely or [reading for reading in readings if reading.w.W_o is not None][:1]

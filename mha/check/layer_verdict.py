@@ -47,14 +47,14 @@ def remarked(
     if result.mistakes[:1] == (nan,):
         line = "nn.MultiheadAttention gives NaN there; F.scaled_dot_product_attention and mha give zeros."
         return told(result, f"All else is right. {line}")
-    if result.mistakes and not strict and result.mistakes[0].id in _CONVENTIONS:
+    if result.mistakes and not strict and not reading.causal and result.mistakes[0].id in _CONVENTIONS:
         result = told(result, _CONVENTIONS[result.mistakes[0].id])
     if reading.causal:
         remarks = ["It is causal without being asked: it was compared under a causal mask.", *remarks]
     elif built.form.inputs == 1:
         remarks = ["It takes one input: it was compared as self-attention.", *remarks]
     if not result.passed:
-        return told(result, remarks[0]) if reading.causal else result
+        return told(result, "It was compared under a causal mask.") if reading.causal else result
     if w.cut:
         remarks.append(f"Its projections in one are cut {w.cut}.")
     if searched and w.W_o is None:

@@ -166,7 +166,7 @@ def _class_behaviour(answer: type, built: Built, made: Outcome) -> Result | None
         changed.append("the random state to a fixed seed")
     if changed:
         return refused(f"right result, but making it changes {', '.join(changed)}", "side effects")
-    behaviour = layer_behaviour.truncates(answer) or layer_behaviour.dropout(answer, built)
+    behaviour = layer_behaviour.truncates(answer, built) or layer_behaviour.dropout(answer, built)
     return named(behaviour) if behaviour else None
 
 
