@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -916,6 +917,14 @@ class NotCalled(mha.MultiHeadAttention):
 def test_what_stands_in_the_way_is_explained(answer, said):
     result = mark_layer(answer)
     assert not result.passed and said in result.message
+
+
+def test_an_error_inside_of_a_library_is_shown_with_the_line_that_led_to_it():
+    class Inverting(mha.MultiHeadAttention):
+        def forward(self, Q, K, V, mask=None):
+            return numpy.linalg.inv(numpy.zeros((2, 2)))
+
+    assert "return numpy.linalg.inv(numpy.zeros((2, 2)))" in mark_layer(Inverting).message
 
 
 def test_a_function_of_another_signature_is_told_which_is_wanted(weights):

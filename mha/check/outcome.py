@@ -25,6 +25,7 @@ _NOT_OWN = (
     f"{Path(__file__).parents[1]}{os.sep}",
     f"{Path(torch.__file__).parent}{os.sep}",
     sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
     "<frozen",
 )
 
