@@ -927,6 +927,39 @@ def test_an_error_inside_of_a_library_is_shown_with_the_line_that_led_to_it():
     assert "return numpy.linalg.inv(numpy.zeros((2, 2)))" in mark_layer(Inverting).message
 
 
+def test_grouped_queries_are_told_how_to_be_compared():
+    class Grouped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_heads, self.q_proj, self.o_proj = 4, nn.Linear(32, 32), nn.Linear(32, 32)
+            self.k_proj, self.v_proj = (nn.Linear(32, 16, bias=False) for _ in range(2))
+
+        def forward(self, Q, K, V, mask=None):
+            q = mha.split_heads(self.q_proj(Q), 4)
+            k, v = (
+                mha.repeat_kv(mha.split_heads(W(x), 2), 2) for W, x in ((self.k_proj, K), (self.v_proj, V))
+            )
+            return self.o_proj(mha.merge_heads(mha.scaled_dot_product_attention(q, k, v, mask)[0]))
+
+    layer = Grouped()
+    assert "k_proj.weight (16, 32), v_proj.weight (16, 32)" in mark_layer(layer).message
+    W_k, W_v = (W.weight.detach().view(2, 1, 8, 32) for W in (layer.k_proj, layer.v_proj))
+    W_k, W_v = (W.expand(2, 2, 8, 32).reshape(32, 32) for W in (W_k, W_v))
+    assert mark_layer(layer, weights=(layer.q_proj, W_k, W_v, layer.o_proj)).passed
+
+
+def test_a_part_of_the_layer_may_tell_its_heads():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = mha.MultiHeadAttention(20, 4)
+
+        def forward(self, x):
+            return self.attention(x, x, x)
+
+    assert mark_layer(Around()).passed
+
+
 def test_a_function_of_another_signature_is_told_which_is_wanted(weights):
     result = mark_layer(lambda q, k: q, weights=weights, num_heads=3)
     assert result.stage == "signature" and "(Q, K, V, mask=None), or call=" in result.message

@@ -13,6 +13,7 @@ from mha.check.layer_reading import NAME, Reading
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome
 from mha.check.result import Result
+from mha.check.weights import role_of
 
 _ADDED = "torch.zeros(mask.shape).masked_fill(mask == 0, float('-inf'))"
 _FORBIDS = "If True is to forbid in its masks, as in nn.MultiheadAttention, say so in call=…: mask == 0."
@@ -121,6 +122,17 @@ def no_projections(built: Built, given: list[Outcome]) -> Result:
     d_k = built.d_model // built.num_heads
     if any(shape == (d_k, d_k) for shape in shapes.values()):
         return named(known.HEADS_SHARE)
+    fewer = {
+        name: shape
+        for name, shape in shapes.items()
+        if role_of(name) in ("k", "v") and shape[1:] == (built.d_model,) and shape[0] < built.d_model
+    }
+    if fewer:
+        found = ", ".join(f"{name} {shape}" for name, shape in fewer.items())
+        how = "weights=… with their rows repeated for each head that shares them, as repeat_kv does"
+        return refused(
+            f"its keys and values have fewer heads than its queries: {found}\n  Give {how}", "project"
+        )
     if sum(p.numel() for p in built.parameters.values()) < 4 * built.d_model**2:
         return named(known.NO_PARAMETERS)
     failed = next((outcome for outcome in given if outcome.error is not None), None)

@@ -196,7 +196,12 @@ def _mark_built(layer: nn.Module, given: _Given) -> Result:
 
 
 def _heads(layer: nn.Module, given: _Given) -> Any:
-    told = (value for name, value in vars(layer).items() if means("heads", name))
+    told = (
+        value
+        for module in layer.modules()
+        for name, value in vars(module).items()
+        if means("heads", name) and isinstance(value, int)
+    )
     return next(told, None) if given.num_heads is None else given.num_heads
 
 

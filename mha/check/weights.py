@@ -125,7 +125,7 @@ def width_of(layer: nn.Module, told: Sequence[object]) -> int | None:
         told: what attributes say that it is; believed if it is such a size.
     """
     for name, module in layer.named_modules():
-        if isinstance(module, nn.Linear) and _role(name) == "q":
+        if isinstance(module, nn.Linear) and role_of(name) == "q":
             return module.in_features
     shapes = [
         set(p.shape)
@@ -140,7 +140,7 @@ def _inner(blocks: list[_Block], d_model: int) -> int:
     """Return h·d_k: what the queries are projected to, where that can be seen."""
     for block in blocks:
         if block.is_linear and block.weight.size(1) == d_model and not re.search(r"\d", block.name):
-            parts = len(_told_order(block.name)) or (_role(block.name) == "q")
+            parts = len(_told_order(block.name)) or (role_of(block.name) == "q")
             if parts and block.weight.size(0) % parts == 0:
                 return block.weight.size(0) // parts
     return d_model
@@ -217,7 +217,7 @@ def _from_heads(name: str, members: list[_Block], sizes: _Sizes, how: _Arrangeme
         return
     biases = [block.bias for block in members if block.bias is not None]
     whole = len(biases) == len(members)
-    if _role(name) == "o":
+    if role_of(name) == "o":
         sides = [x if x.shape == (d_model, width) else x.T for x in weights]
         bias = torch.stack(biases).sum(0) if whole and biases[0].numel() == d_model else None
         yield _Piece(name, ((torch.cat(sides, dim=1), bias),), "o")
@@ -225,7 +225,7 @@ def _from_heads(name: str, members: list[_Block], sizes: _Sizes, how: _Arrangeme
     rows = torch.cat([x if x.shape == (width, d_model) else x.T for x in weights])
     bias = torch.cat(biases) if whole else None
     if rows.size(0) == sizes.inner:
-        yield _Piece(name, ((rows, bias),), _role(name))
+        yield _Piece(name, ((rows, bias),), role_of(name))
     else:  # queries, keys and values of one head in one
         yield from _parted(name, rows, bias, sizes, replace(how, layout=how.layout or 1))
 
@@ -235,7 +235,7 @@ def _from_block(block: _Block, sizes: _Sizes, how: _Arrangement) -> Iterator[_Pi
     if x.numel() != count * sizes.one or count not in (1, 2, 3):
         return
     if count == 1:
-        role = _role(block.name)
+        role = role_of(block.name)
         matrices = _as_rows(x, block.is_linear, sizes, role)
         if matrices:
             yield _Piece(block.name, tuple((matrix, block.bias) for matrix in matrices), role)
@@ -301,7 +301,7 @@ def _fused_roles(name: str, count: int, order: str) -> str:
     return order if count == 3 else order.replace("q", "")
 
 
-def _role(name: str) -> str | None:
+def role_of(name: str) -> str | None:
     """Tell from its name what a projection is for, if the name tells."""
     split = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     words = [word for word in re.split(r"[\W_\d]+", split) if word]
@@ -347,7 +347,7 @@ def _loose_biases(loose: dict[str, Tensor], sizes: _Sizes, how: _Arrangement) ->
     found: dict[str, Tensor] = {}
     for name, bias in loose.items():
         last = name.rsplit(".", 1)[-1]
-        role = _role(re.sub(r"^b(ias)?_?(?=.)|_?b(ias)?$", "", last))
+        role = role_of(re.sub(r"^b(ias)?_?(?=.)|_?b(ias)?$", "", last))
         if bias.numel() == 3 * sizes.inner:
             parts = _laid_out(bias.flatten(), 3, sizes.num_heads, how.layout)
             found |= dict(zip(_fused_roles(name, 3, how.order), parts, strict=True))
