@@ -203,6 +203,13 @@ def test_a_sheet_shows_the_right_maps_first_and_then_each_mistake():
     assert [bar.get_title() for bar in figure.axes[1:]] == ["weight"]
 
 
+def test_each_exercise_has_a_picture_and_a_scale_of_its_own():
+    turned, slopes, table = atlas.page("apply_rope", "alibi_slopes")
+    assert turned.axes[0].collections[0].get_clim()[0] < 0
+    assert slopes.axes[0].collections[1].get_paths() and not slopes.axes[0].collections[0].get_paths()
+    assert {row[0].split("-")[0] for row in table.rows} == {"`rope", "`alibi"}
+
+
 def test_nan_is_told_from_every_number():
     (figure, _) = atlas.page("mask")
     colours = figure.axes[0].collections[0].get_cmap()

@@ -7,6 +7,7 @@ looks.
 import functools
 import html
 import io
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ def examine(name: str, answer: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def page(*names: str) -> list[Any]:
-    """Return what to `display` of these chapters: the picture, if there is anything to draw, and the table.
+    """Return what to `display` of these chapters: a picture for each exercise, and the table.
 
     Raises:
         ValueError: if there is no such chapter.
@@ -159,8 +160,13 @@ def page(*names: str) -> list[Any]:
         if name not in book:
             raise ValueError(f"chapter={name!r} is not in the atlas; there are {', '.join(book)}")
     entries = [entry for name in names for entry in book[name]]
-    drawn = picture(entries)
-    return [_table(entries)] if drawn is None else [drawn, _table(entries)]
+    pictures = (picture(list(some)) for _, some in itertools.groupby(entries, _exercise_of))
+    return [*filter(None, pictures), _table(entries)]
+
+
+def _exercise_of(entry: Mistake) -> str:
+    exercise = home(entry)
+    return "" if exercise is None else exercise.name
 
 
 def _table(entries: list[Mistake]) -> Table:
@@ -347,7 +353,10 @@ def _corners(x: float, y: float, width: float, height: float) -> Corners:
 
 
 def picture(entries: list[Mistake]) -> NotebookFigure | None:
-    """Draw the entries that look other than the right code, input by input, the right maps first and framed.
+    """Draw those entries that look other than the right code, by inputs, the right maps first and framed.
+
+    Args:
+        entries: mistakes of one exercise, since they share the right maps and the scale.
 
     Returns:
         the figure; None if there is nothing to draw.

@@ -89,14 +89,14 @@ class Scene:
         lengths = (allowed.any(dim=1) * torch.arange(1, Lk + 1)).amax(dim=-1)  # up to the last key in use
 
         def rows_or_heads(x: Tensor) -> Callable[[Tensor], Tensor]:
-            return lambda like: x if like.ndim == 3 else mha.split_heads(x, h)
+            return lambda like: x if {3: True, 4: False}[_axes(like)] else mha.split_heads(x, h)
 
         def constant(value: Any) -> Callable[[Any], Any]:
             return lambda like: value
 
         def mask(like: Any) -> Tensor:
             # With two axes, (B, Lk), it can but hide a key from all queries.
-            return {2: allowed.any(dim=1), 3: allowed, 4: allowed[:, None]}[like.ndim]
+            return {2: allowed.any(dim=1), 3: allowed, 4: allowed[:, None]}[_axes(like)]
 
         def cache(like: Any) -> mha.KVCache:
             kept = mha.KVCache()
@@ -141,6 +141,10 @@ class Scene:
         layer.in_proj_weight.copy_(torch.cat([self.w.W_q, self.w.W_k, self.w.W_v]))
         layer.out_proj.weight.copy_(self.w.W_o)
         return layer
+
+
+def _axes(like: Any) -> int | None:
+    return like.ndim if isinstance(like, Tensor) else None
 
 
 def scene(conditions: frozenset[str]) -> Scene:
@@ -454,6 +458,13 @@ class Trial:
                 yield pair[0].double(), pair[1].double()
         yield from self._told_by_values(given)
 
+    @functools.cached_property
+    def wide(self) -> tuple[Tensor, Tensor] | None:
+        """Both weights of heads of the paper's size; None where the wrong rows sum to another whole."""
+        pairs = self.weights(_wide())
+        sums = ((pair, *(x.sum(dim=-1) for x in pair)) for pair in pairs)
+        return next((pair for pair, wrong, right in sums if torch.allclose(wrong, right, atol=1e-3)), None)
+
     def _told_by_values(self, given: Scene) -> Iterator[tuple[Tensor, Tensor]]:
         if not any(_is_map(right) for _, right in self.place.seen(given.telling)):
             return
@@ -575,10 +586,10 @@ def _is_right_at_first(trial: Trial) -> bool:
 
 def _on_wide_heads(trial: Trial, measure: Callable[[Tensor], Tensor], share: float) -> bool:
     """Whether a measure of the weights falls below a share of what is right, while rows still sum to one."""
-    for wrong, right in trial.weights(_wide()):
-        if torch.allclose(wrong.sum(dim=-1), right.sum(dim=-1), atol=1e-3):
-            return bool(measure(wrong) < share * measure(right))
-    return False
+    if trial.wide is None:
+        return False
+    wrong, right = trial.wide
+    return bool(measure(wrong) < share * measure(right))
 
 
 def _is_nearly_one_hot(trial: Trial) -> bool:
