@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mha
-from mha.check.layers import mark_layer
+from mha.check.layers.marking import mark_layer
 
 RIGHT: dict[str, tuple] = {}
 WRONG: dict[str, tuple] = {}

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mha
-from mha.check.layers import mark_layer
+from mha.check.layers.marking import mark_layer
 
 STYLES: dict[str, tuple[Callable, dict]] = {}  # name: what makes the answer with a slip, how to mark it
 SLIPS: list[tuple[str, str, set[str]]] = []  # style, slip, the mistakes that have to be named

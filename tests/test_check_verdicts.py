@@ -28,7 +28,10 @@ def test_the_first_number_that_differs_is_shown_with_its_place():
     given, wanted = torch.zeros(2, 3), torch.zeros(2, 3)
     given[1, 0] = 0.25
     wanted[1, 2] = -7.0
-    assert evidence.difference(given, wanted) == "result[1, 0] is 0.25, wanted 0 (2 of 6 numbers differ)"
+    assert (
+        evidence.difference(given, wanted)
+        == "result[1, 0] is 0.25, wanted 0 (2 of 6 numbers differ, by 7 at most)"
+    )
 
 
 def test_the_weights_are_looked_at_before_the_output():
@@ -36,7 +39,7 @@ def test_the_weights_are_looked_at_before_the_output():
     wrong = torch.ones(1, 2), torch.tensor([[[0.5, float("nan")]]])
     assert evidence.difference(wrong, right) == "weights[0, 0, 1] is nan, wanted 0.5 (1 of 2 numbers differ)"
     only_output = torch.ones(1, 2), right[1]
-    assert evidence.difference(only_output, right).startswith("output[0, 0] is 1, wanted 0 (2 of 2")
+    assert evidence.difference(only_output, right).startswith("output[0, 0] is 1, wanted 0 (2 of 2 ")
 
 
 def test_values_of_different_forms_have_no_first_difference():
@@ -52,7 +55,9 @@ def test_an_unknown_mistake_is_shown_with_its_input():
     assert first.endswith("at the stage 'split', on one token, two heads: x (1, 1, 4), num_heads 2")
     assert given.startswith("  given:  shape (1, 2, 1, 2), float64, [")
     assert wanted.startswith("  wanted: shape (1, 2, 1, 2), float64, [")
-    assert parts.startswith("  result[0, 0, 0, 0] is ") and parts.endswith("(4 of 4 numbers differ)")
+    assert parts.startswith("  result[0, 0, 0, 0] is ") and parts.endswith(
+        "(4 of 4 numbers differ, by 1 at most)"
+    )
 
 
 # ---------------------------------------------------------------- remarks

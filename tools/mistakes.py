@@ -16,8 +16,8 @@ import torch
 from mha import MultiHeadAttention
 from mha.check import EXERCISES, Exercise, Mistake
 from mha.check.diagnose import judge
-from mha.check.layer_inputs import layer_probes
-from mha.check.layer_reading import NAME, Reading
+from mha.check.layers.inputs import layer_probes
+from mha.check.layers.reading import NAME, Reading
 from mha.check.weights import find_projections
 
 PAIRS = 100

@@ -16,10 +16,10 @@ from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import mark
 from mha.check.exercise import Exercise
 from mha.check.exercises import EXERCISES
-from mha.check.layer_calls import Call
-from mha.check.layer_inputs import Weights
-from mha.check.layer_own_input import Inputs
-from mha.check.layers import mark_layer
+from mha.check.layers.calls import Call
+from mha.check.layers.inputs import Weights
+from mha.check.layers.marking import mark_layer
+from mha.check.layers.own_input import Inputs
 from mha.check.record import RECORD, hint, progress, solution, start_clock
 from mha.check.result import NotPassedError, Result
 

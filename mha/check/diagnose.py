@@ -208,10 +208,16 @@ class Comparison:
             lines.append(f"  or {len(readings) - MANY} more, which come to the same")
         lines += [f"  {entry.effect}" for entry in readings[0]]
         first = self.wrong[0]
-        parts = evidence.difference(self.given[first].value, self.wanted[first].value)
+        parts = self._difference(first)
         if parts is not None:
             lines.append(f"  On {self.probes[first].shows}: {parts}.")
         return "\n".join(lines)
+
+    def _difference(self, i: int) -> str | None:
+        wanted = self.wanted[i].value
+        if self.output_only and isinstance(wanted, tuple):
+            wanted = wanted[0]
+        return evidence.difference(self.given[i].value, wanted)
 
     def _show(self, i: int) -> str:
         probe, given = self.probes[i], self.given[i]
@@ -220,7 +226,7 @@ class Comparison:
             where = f", {given.line}" if given.line else ""
             what = f"{type(given.error).__name__}: {given.error}{where}"
             return f"{self.exercise.name}: it raises on {on}\n  {what}"
-        parts = evidence.difference(given.value, self.wanted[i].value)
+        parts = self._difference(i)
         return "\n".join(
             [
                 f"{self.exercise.name}: it first goes wrong at the stage '{probe.stage}', on {on}",

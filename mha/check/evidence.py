@@ -16,6 +16,8 @@ def describe(value: Any) -> str:
     if isinstance(value, Tensor):
         numbers = f", {_rounded(value)}" if value.numel() <= FEW else ""
         return f"shape {tuple(value.shape)}, {_dtype(value)}{numbers}"
+    if callable(value):  # the repr of a method holds an address
+        return f"a {type(value).__name__}"
     return repr(value)
 
 
@@ -49,7 +51,9 @@ def _first_difference(name: str, given: Any, wanted: Any) -> str | None:
         return None
     index = tuple(differs.nonzero()[0].tolist())
     count = f"{int(differs.sum())} of {differs.numel()} numbers differ"
-    return f"{name}{list(index)} is {_number(one[index])}, wanted {_number(other[index])} ({count})"
+    largest = (one - other).abs().nan_to_num(0.0).max()
+    by = f", by {_number(largest)} at most" if largest > 0 and int(differs.sum()) > 1 else ""
+    return f"{name}{list(index)} is {_number(one[index])}, wanted {_number(other[index])} ({count}{by})"
 
 
 def _short(value: Any) -> str:

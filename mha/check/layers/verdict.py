@@ -7,9 +7,9 @@ from dataclasses import replace
 from torch import nn
 
 from mha.check.catalogue import CATALOGUE, Mistake
-from mha.check.layer_behaviour import first
-from mha.check.layer_calls import PLAIN, Built, as_torch_has_it, signature_of
-from mha.check.layer_reading import NAME, Reading
+from mha.check.layers.behaviour import first
+from mha.check.layers.calls import PLAIN, Built, as_torch_has_it, signature_of
+from mha.check.layers.reading import NAME, Reading
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome
 from mha.check.result import Result

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mha.check.layer_making import means
+from mha.check.layers.making import means
 
 Answer = nn.Module | Callable[..., Any]
 Call = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], Any]

@@ -10,11 +10,11 @@ from torch import Tensor
 from mha.check.catalogue import Mistake
 from mha.check.diagnose import Comparison
 from mha.check.exercise import Probe
-from mha.check.layer_behaviour import first
-from mha.check.layer_calls import Built
-from mha.check.layer_inputs import GivenError
-from mha.check.layer_reading import Reading
-from mha.check.layer_verdict import said, told
+from mha.check.layers.behaviour import first
+from mha.check.layers.calls import Built
+from mha.check.layers.inputs import GivenError
+from mha.check.layers.reading import Reading
+from mha.check.layers.verdict import said, told
 from mha.check.outcome import Outcome, run, same
 from mha.check.result import Result
 

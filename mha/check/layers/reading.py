@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha.attention import merge_heads, scaled_dot_product_attention, split_heads
-from mha.check import layer_behaviour
 from mha.check.diagnose import Comparison
 from mha.check.exercise import Exercise, Probe
 from mha.check.exercises.layer import LAYER
 from mha.check.exercises.layer import layer as run_layer
-from mha.check.layer_behaviour import first
-from mha.check.layer_calls import Built, Form
+from mha.check.layers import behaviour as layer_behaviour
+from mha.check.layers.behaviour import first
+from mha.check.layers.calls import Built, Form
 from mha.check.outcome import Outcome, run, same
 from mha.check.result import Result
 from mha.check.weights import Projections, find_projections

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mha._validate import check_torch_layer
-from mha.check import layer_behaviour
 from mha.check.catalogue import Mistake
 from mha.check.diagnose import is_blank
 from mha.check.exercise import Probe
-from mha.check.layer_calls import (
+from mha.check.layers import behaviour as layer_behaviour
+from mha.check.layers.calls import (
     PLAIN,
     WANTED,
     Built,
@@ -25,11 +25,11 @@ from mha.check.layer_calls import (
     lent,
     signature_of,
 )
-from mha.check.layer_inputs import HALF, NUMBERS, GivenError, Weights, given_projections, layer_probes
-from mha.check.layer_making import follows_the_exercise, make, means, takes_a_config
-from mha.check.layer_own_input import Inputs, check_width, own_probe, with_own
-from mha.check.layer_reading import NAME, Reading, believable, diagnosed
-from mha.check.layer_verdict import (
+from mha.check.layers.inputs import HALF, NUMBERS, GivenError, Weights, given_projections, layer_probes
+from mha.check.layers.making import follows_the_exercise, make, means, takes_a_config
+from mha.check.layers.own_input import Inputs, check_width, own_probe, with_own
+from mha.check.layers.reading import NAME, Reading, believable, diagnosed
+from mha.check.layers.verdict import (
     explained,
     in_half,
     is_of_a_method,

@@ -29,6 +29,7 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
     one, three, square = x(1, 1), x(1, 3), x(2, 6)
     cross = together(x(2, 3), x(2, 7), x(2, 7))
     short = together(x(2, 6), x(2, 3), x(2, 3))
+    large = together(cross["Q"] * 60, cross["K"] * 60, cross["V"])
     Lq, Lk = cross["Q"].size(1), cross["K"].size(1)
     mask = torch.rand(2, 1, Lq, Lk, generator=generator) < 0.5
     mask[..., 0] = True
@@ -47,8 +48,11 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
             Probe("keys and values of their own", "project", together(square, x(2, 6), x(2, 6))),
             Probe("more queries than keys", "score", short),
             Probe("more keys than queries", "score", cross),
+            # As many tokens as heads, and as numbers in a head: what else would raise shows its numbers.
+            Probe("as many tokens as heads", "split", together(x(2, 4), x(2, 4), x(2, 4))),
+            Probe("as many tokens as numbers in a head", "split", together(x(2, 5), x(2, 5), x(2, 5))),
         ]
-    ladder.append(Probe(HALF, "softmax", half))
+    ladder += [Probe("large scores", "softmax", large), Probe(HALF, "softmax", half)]
     if masked:
         ladder += [
             Probe("a mask", "mask", {**cross, "mask": mask}),

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from mha.check.catalogue import Mistake
 from mha.check.diagnose import Comparison
 from mha.check.exercise import Exercise, Probe
-from mha.check.layer_calls import PLAIN, Built, Call, Form, signature_of
-from mha.check.layer_making import asked_of, has_dropout, make, means
+from mha.check.layers.calls import PLAIN, Built, Call, Form, signature_of
+from mha.check.layers.making import asked_of, has_dropout, make, means
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome, run, same
 
