@@ -275,15 +275,23 @@ def _each_once(wrong: list[Map], right: list[Map]) -> tuple[list[Map], list[Map]
 
 
 def _on_few_inputs(entries: list[Mistake]) -> dict[str, list[Look]]:
-    """Group the entries by input: each under the first one that shows nearly as many of them as any other."""
+    """Group the entries by input: each under the one that shows most of them.
+
+    Of the inputs made for the atlas it is the simplest that shows nearly as many.
+    """
     looks = [found for found in map(looks_of, entries) if found]
     shown = Counter(sight for found in looks for sight in found)
     groups: dict[str, list[Look]] = {}
     for found in looks:
-        enough = 0.75 * max(map(shown.__getitem__, found))
+        enough = (0.75 if all(map(_is_ours, found)) else 1) * max(map(shown.__getitem__, found))
         sight = next(sight for sight in found if shown[sight] >= enough)
         groups.setdefault(sight, []).append(found[sight])
     return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+def _is_ours(sight: str) -> bool:
+    """Whether this is an input of `TOKENS`, not one of an exercise."""
+    return sight.startswith(tuple(sights()))
 
 
 # ---------------------------------------------------------------- drawing, in inches
@@ -390,7 +398,7 @@ def _height(array: Map) -> float:
 def _place_group(
     canvas: _Canvas, ax: Axes, looks: list[Look], top: float, step: float, as_bars: bool
 ) -> None:
-    on_tokens = looks[0].sight.startswith(tuple(sights()))
+    on_tokens = _is_ours(looks[0].sight)
     panels = [("right", "head 0, head 1" if on_tokens else "", looks[0].right)]
     panels += [(look.entry.id, look.entry.title, look.wrong) for look in looks]
     for i, (name, title, maps) in enumerate(panels):
