@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.attention import take
 
 # ---------------------------------------------------------------- take
 
@@ -635,19 +634,6 @@ def _(scores: Tensor, d_k: int) -> Tensor:
 )
 def _(scores: Tensor, d_k: int) -> Tensor:
     return torch.softmax(torch.softmax(scores, dim=-1), dim=-1)
-
-
-@mistake(
-    "softmax-always-causal",
-    "The weights are causal, though no mask asks for it",
-    "Each token sees only itself and those before it. Right for a decoder, wrong for everything else.",
-    "hide only what the mask hides; a causal mask is handed over as one.",
-    stage="softmax",
-    also={"take": take},  # where there is one: with a cache, attention has to be causal
-)
-def _(scores: Tensor, d_k: int) -> Tensor:
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return torch.softmax(scores.masked_fill(later, torch.finfo(scores.dtype).min), dim=-1)
 
 
 @mistake(

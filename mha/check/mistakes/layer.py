@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from mha.check.catalogue import Mistake, mistake
-from mha.check.exercises.attention import score
+from mha.check.catalogue import behaviour, mistake
+from mha.check.exercises.attention import score, take
 from mha.check.exercises.layer import (
     Inputs,
     linear,
@@ -171,9 +171,8 @@ def _(x: Tensor, Lq: int) -> Tensor:
 
 
 def _always_causal(id: str, title: str, effect: str, from_the_end: bool, finite: bool = False) -> None:
-    @mistake(
-        id, title, effect, "mask only where a mask is given.", stage="score", also={"key_length": same_length}
-    )
+    # Where something is taken at all: with a cache, attention has to be causal.
+    @mistake(id, title, effect, "mask only where a mask is given.", stage="score", also={"take": take})
     def _(Q: Tensor, K: Tensor) -> Tensor:
         scores = score(Q, K)
         shift = scores.size(-1) - scores.size(-2) if from_the_end else 0
@@ -433,105 +432,98 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------- what numbers of one call do not show
 
 
-def _behaviour(id: str, stage: str, title: str, effect: str, hint: str) -> Mistake:
-    from mha.check.catalogue import CATALOGUE
-
-    CATALOGUE[id] = Mistake(id, stage, title, effect, hint, {})
-    return CATALOGUE[id]
-
-
-STATE_KEPT = _behaviour(
+STATE_KEPT = behaviour(
     "layer-keeps-state",
     "state",
     "A call depends on the calls before it",
     "The same input gives another result the second time.",
     "keep nothing of a call in self that the next call reads.",
 )
-ARGUMENT_ORDER = _behaviour(
+ARGUMENT_ORDER = behaviour(
     "layer-arguments-in-another-order",
     "signature",
     "forward takes its arguments in another order than Q, K, V",
     "Right if they are given by name; given by position, one takes the place of another.",
     "forward(self, Q, K, V, mask=None).",
 )
-LENGTH_FIRST = _behaviour(
+LENGTH_FIRST = behaviour(
     "layer-length-first",
     "signature",
     "It takes the length first, (L, B, d_model), as nn.MultiheadAttention without batch_first does",
     "Given (B, L, d_model), a token attends to the tokens of other examples at its own place.",
     "exchange axes 0 and 1 of inputs and output; to mark it, do so in call=.",
 )
-MASK_OF_THREE_AXES = _behaviour(
+MASK_OF_THREE_AXES = behaviour(
     "layer-mask-of-three-axes",
     "mask",
     "It adds an axis to the mask: it wants (B, Lq, Lk), without the axis of the heads",
     "A mask (B, 1, Lq, Lk) gets five axes, and lines the batch up with the heads.",
     "use the mask as it comes, (B, 1, Lq, Lk); to mark it as it is, give mask[:, 0] in call=.",
 )
-GRADIENT_CUT = _behaviour(
+GRADIENT_CUT = behaviour(
     "layer-gradient-cut",
     "gradient",
     "The result is right, but its gradient is not",
     "Nothing before the cut is trained: a detach(), .data, .item(), no_grad() or a new tensor is in the way.",
     "compute with the tensors themselves from the inputs to the output.",
 )
-WEIGHTS_FROZEN = _behaviour(
+WEIGHTS_FROZEN = behaviour(
     "layer-weights-frozen",
     "gradient",
     "Weights are made with requires_grad=False",
     "They stay as they were drawn: no optimiser trains them.",
     "leave requires_grad as it is: nn.Linear and nn.Parameter set it.",
 )
-DROPOUT_NOT_AS_ASKED = _behaviour(
+DROPOUT_NOT_AS_ASKED = behaviour(
     "layer-dropout-not-as-asked",
     "dropout",
     "Numbers are dropped also where dropout=0.0 was asked for",
     "The argument has no effect.",
     "hand the argument on: nn.Dropout(dropout).",
 )
-DROPOUT_BEFORE_SOFTMAX = _behaviour(
+DROPOUT_BEFORE_SOFTMAX = behaviour(
     "layer-dropout-before-softmax",
     "dropout",
     "Dropout acts on the scores, before the softmax",
     "A dropped score is 0, not 'nothing': its key keeps weight, and each row still sums to 1.",
     "drop weights, after the softmax.",
 )
-DROPOUT_NOT_RESCALED = _behaviour(
+DROPOUT_NOT_RESCALED = behaviour(
     "layer-dropout-not-rescaled",
     "dropout",
     "What dropout leaves is not scaled up by 1 / (1 - p)",
     "The layer is weaker in training than in evaluation.",
     "use nn.Dropout, which scales.",
 )
-NO_PARAMETERS = _behaviour(
+NO_PARAMETERS = behaviour(
     "layer-no-parameters",
     "project",
     "The layer reports no parameters, or too few",
     "Layers in a plain Python list are invisible: an optimiser would not train them.",
     "assign them as attributes, or use nn.ModuleList.",
 )
-HEADS_SHARE = _behaviour(
+HEADS_SHARE = behaviour(
     "layer-heads-share-projection",
     "project",
     "All heads share one small projection, (d_k, d_k)",
     "Far fewer parameters; every head sees its part through the same matrix.",
     "project with (d_model, d_model) first and split afterwards.",
 )
-NOT_DIVISIBLE = _behaviour(
+NOT_DIVISIBLE = behaviour(
     "layer-truncates-d_model",
     "split",
     "A d_model that num_heads does not divide is accepted, and numbers are dropped",
     "The last d_model % num_heads numbers of each token are lost without a word.",
     "raise a ValueError in __init__.",
 )
-DROPOUT_IN_EVAL = _behaviour(
+DROPOUT_IN_EVAL = behaviour(
     "layer-dropout-in-eval",
     "dropout",
     "Dropout also acts in evaluation mode",
     "Two calls in eval() disagree.",
     "use nn.Dropout, or pass training=self.training (for F.scaled_dot_product_attention: dropout_p=0.0).",
 )
-DROPOUT_MISSING = _behaviour(
+DROPOUT_MISSING = behaviour(
     "layer-dropout-missing",
     "dropout",
     "The dropout that was asked for is never applied",
