@@ -103,12 +103,11 @@ class Comparison:
         every = itertools.combinations(self.exercise.mistakes, 2)
         pairs = [pair for pair in every if not pair[0].clashes_with(pair[1])]
         likely = self._likely()
-        # One mistake can bring another to light that alone would not show: if need be, all are tried.
-        for some in (filter(likely, pairs), itertools.filterfalse(likely, pairs)):
-            result = self._named([pair for pair in some if self._reproduces(*pair)])
-            if result is not None:
-                return result
-        return None
+        result = self._named([pair for pair in pairs if likely(pair) and self._reproduces(*pair)])
+        if result is not None or not self._has_a_known_form():
+            return result
+        # One mistake can bring another to light that alone would not show: all are tried.
+        return self._named([pair for pair in pairs if not likely(pair) and self._reproduces(*pair)])
 
     def _likely(self) -> Callable[[tuple[Mistake, Mistake]], bool]:
         """Return whether two mistakes, neither of which alters what the other does, can explain the answer.
@@ -137,6 +136,12 @@ class Comparison:
 
     def _harmless(self, i: int, entry: Mistake) -> bool:
         return alike(self._with_mistakes(i, (entry,)), self.wanted[i])
+
+    def _has_a_known_form(self) -> bool:
+        """Whether what first goes wrong has the right kind, shape and dtype, or wrong ones that are known."""
+        first = self.wrong[0]
+        known = [self.wanted[first], *(self._with_mistakes(first, (e,)) for e in self.exercise.mistakes)]
+        return _form(self.given[first]) in map(_form, known)
 
     def unknown(self) -> Result:
         """Return the verdict on what nothing in the catalogue explains: where it first goes wrong."""
@@ -319,6 +324,19 @@ def _titles(reading: tuple[Mistake, ...]) -> str:
 def _said(error: BaseException | None) -> tuple[str, str] | None:
     # Sizes differ from probe to probe and between ways to write the same.
     return error and (type(error).__name__, re.sub(r"[\d\s,]+", "", str(error)))
+
+
+def _form(outcome: Outcome) -> object:
+    def form(value: Any) -> object:
+        if isinstance(value, Tensor):
+            return value.shape, value.dtype
+        if isinstance(value, tuple | list):
+            return type(value).__name__, tuple(map(form, value))
+        if isinstance(value, dict):
+            return {name: form(item) for name, item in value.items()}
+        return type(value).__name__
+
+    return _said(outcome.error) or form(outcome.value)
 
 
 def is_blank(answer: Callable[..., Any]) -> bool:
