@@ -48,8 +48,8 @@ lab: $(INSTALLED) ## open the course in JupyterLab
 	JUPYTER_PREFER_ENV_PATH=1 $(PY) -m jupyterlab --ServerApp.root_dir=. $(LAB_FLAGS) notebooks/01_inputs.ipynb
 
 .PHONY: test
-test: lint ## prove the project: lint, unit tests, every stored output, also as other processors see it
-	$(PY) -m pytest -n 2 --dist loadfile --cov=mha --cov-report=term-missing --cov-fail-under=95
+test: lint ## prove the project: lint, unit tests, and every stored output, as another processor would compute it
+	$(PY) -m pytest tests -n 2 --dist loadfile --cov=mha --cov-report=term-missing --cov-fail-under=95
 	$(PY) tools/portable.py
 
 .PHONY: lint
