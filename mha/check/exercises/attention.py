@@ -9,7 +9,7 @@ from torch import Tensor
 
 import mha
 from mha.check.catalogue import Stage
-from mha.check.exercise import Exercise, Probe, without_none
+from mha.check.exercise import Exercise, Probe, driven, without_none
 from mha.check.exercises.inputs import qkv, random_mask
 
 
@@ -100,6 +100,7 @@ def _attention_probes() -> list[Probe]:
         Probe("more keys than queries", "score", cross),
         Probe("all sizes alike", "score", alike),
         Probe("inputs that do not lie in memory in order", "score", strided),
+        Probe("values that are wider than the keys", "scale", qkv(2, 3, 4, 5, 6, 7)),
         Probe("large scores", "softmax", large),
         Probe("a mask", "mask", {**cross, "mask": mask}),
         Probe("a square mask", "mask", {**square, "mask": random_mask(2, 4, 4)}),
@@ -110,6 +111,24 @@ def _attention_probes() -> list[Probe]:
     ]
 
 
+def _of_either_mask(answer: Any) -> Any:
+    """An answer that refuses a mask of 0 and 1, as torch's own functions do, is given one of bools.
+
+    So what is wrong with it is told, not only that masked_fill(~mask, …) takes nothing but bools.
+    """
+
+    def use(answer: Any, *arguments: Any) -> Any:
+        try:
+            return answer(*arguments)
+        except RuntimeError:
+            *others, mask = arguments
+            if len(others) < 3 or mask.dtype != torch.long:
+                raise
+            return answer(*others, mask.bool())
+
+    return without_none(driven(answer, use) if callable(answer) else answer)
+
+
 SCALED_DOT_PRODUCT_ATTENTION = Exercise(
     "scaled_dot_product_attention",
     "(Q, K, V, mask=None)",
@@ -117,5 +136,5 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
     ATTENTION,
     attention,
     _attention_probes,
-    without_none,
+    _of_either_mask,
 )

@@ -230,9 +230,10 @@ def _cached_probes() -> list[Probe]:
         Probe("one token after two", "cached_start", arguments(2, 1)),
         Probe("one token after six", "cached_start", arguments(6, 1)),
         Probe("several tokens after four", "causal", arguments(4, 3)),
-        Probe("as many tokens as heads, half of them new", "score", arguments(2, 2, h=4, d_k=4)),
+        # Not as many examples as new tokens: for the package, a mask (Lq, Lk) could then be read in two ways.
+        Probe("as many tokens as heads, half of them new", "score", arguments(2, 2, B=3, h=4, d_k=4)),
         Probe("as many tokens as heads, one of them new", "score", arguments(3, 1, h=4, d_k=4)),
-        Probe("large scores", "softmax", arguments(5, 2, by=60.0)),
+        Probe("large scores", "softmax", arguments(5, 2, B=3, by=60.0)),
     ]
 
 

@@ -1,11 +1,15 @@
 """Projecting, splitting into heads, joining and repeating them: one stage each."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import mha
-from mha.check.exercise import Probe, single
+from mha.check.exercise import Probe, driven, single
 from mha.check.exercises.inputs import random_tensors
+from mha.check.outcome import same
 
 
 def split(x: Tensor, num_heads: int) -> Tensor:
@@ -78,14 +82,29 @@ def _linear(x: Tensor, W: Tensor) -> Tensor:
     return torch.nn.functional.linear(x, W)
 
 
-LINEAR_PROJECTION = single("linear_projection", "(x, W)", _linear, project, lambda: _projection_probes("x"))
+def _drawing_in_vain(answer: Any) -> Any:
+    """A new nn.Linear draws weights; if it is given W then, nothing of them shows: no side effect."""
+
+    def use(answer: Any, x: Tensor, W: Tensor) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            other, value = answer(x.clone(), W.clone()), answer(x, W)
+        return value if same(other, value) else answer(x, W)
+
+    return driven(answer, use) if callable(answer) else answer
+
+
+LINEAR_PROJECTION = replace(
+    single("linear_projection", "(x, W)", _linear, project, lambda: _projection_probes("x")),
+    drive=_drawing_in_vain,
+)
 
 SPLIT_HEADS = single("split_heads", "(x, num_heads)", mha.split_heads, split, _split_probes)
 
 MERGE_HEADS = single("merge_heads", "(x)", mha.merge_heads, merge, _merge_probes)
 
-OUTPUT_PROJECTION = single(
-    "output_projection", "(concat, W_o)", _linear, project, lambda: _projection_probes("concat")
+OUTPUT_PROJECTION = replace(
+    single("output_projection", "(concat, W_o)", _linear, project, lambda: _projection_probes("concat")),
+    drive=_drawing_in_vain,
 )
 
 REPEAT_KV = single("repeat_kv", "(x, n_rep)", mha.repeat_kv, repeat, _repeat_probes)

@@ -97,8 +97,9 @@ BERT: dict[str, Stage] = {
 def bert_layer(s: Mapping[str, Stage], state_dict: State, layer: int, num_heads: int) -> Any:
     """Run the stages of loading a BERT layer, and the layer itself on `bert_input`."""
     names = s["bert_names"](s["bert_part"](state_dict, layer))
-    biases = s["bert_biases"]({f"b_{role}": state_dict[f"{name}.bias"] for role, name in names.items()})
+    # Weights first, as most people load them: where a name is not found, it is the same that is missed.
     weights = {f"W_{role}": s["bert_matrix"](state_dict[f"{name}.weight"]) for role, name in names.items()}
+    biases = s["bert_biases"]({f"b_{role}": state_dict[f"{name}.bias"] for role, name in names.items()})
     x = bert_input(state_dict)
     projections = Projections(s["bert_heads"](num_heads), **weights, **biases)
     return run_layer(LAYER, projections, x, x, x)
@@ -127,8 +128,8 @@ def _giving_weights(answer: Any) -> Any:
         given = drawing_nothing(answer, mha)
         named = dict(given.named_parameters()) if isinstance(given, nn.Module) else given
         if not isinstance(named, dict):
-            return given
-        return {str(name).removesuffix(".weight"): x for name, x in named.items()}
+            return tuple(given) if isinstance(given, list) else given
+        return {str(name).removesuffix(".weight"): x for name, x in named.items() if x is not None}
 
     return driven(answer, use) if callable(answer) else answer
 

@@ -1,9 +1,10 @@
 """Sharing the heads of a layer out to several ranks: the stages, and the layers on which it is tried."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 import mha
 from mha.check.catalogue import Stage
@@ -83,6 +84,8 @@ def _giving_shards(answer: Any) -> Any:
     def use(answer: Any, layer: mha.MultiHeadAttention, world_size: int) -> Any:
         try:
             given = drawing_nothing(answer, layer, world_size)
+            if isinstance(given, nn.ModuleList | Iterator):
+                given = list(given)
         except (ValueError, AssertionError):
             if layer.num_heads % world_size == 0:
                 raise

@@ -1,6 +1,6 @@
 """The shape after each step of the layer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +45,11 @@ def shape_output(B: int, L: int, d_model: int, h: int) -> tuple[int, ...]:
     return B, L, d_model
 
 
+def shape_give(shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """All seven, in the order in which they come up."""
+    return shapes
+
+
 SHAPES: dict[str, Stage] = {
     "shape_x": shape_x,
     "shape_projected": shape_projected,
@@ -53,12 +58,14 @@ SHAPES: dict[str, Stage] = {
     "shape_heads": shape_heads,
     "shape_joined": shape_joined,
     "shape_output": shape_output,
+    "shape_give": shape_give,
 }
 
 
 def shapes(s: Mapping[str, Stage], B: int, L: int, d_model: int, h: int) -> Any:
     """Return the shape after each step of the layer."""
-    return tuple(s[stage](B, L, d_model, h) for stage in SHAPES)
+    *steps, give = SHAPES
+    return s[give](tuple(s[stage](B, L, d_model, h) for stage in steps))
 
 
 def _shapes(B: int, L: int, d_model: int, h: int) -> tuple[tuple[int, ...], ...]:
@@ -72,10 +79,12 @@ def _shapes(B: int, L: int, d_model: int, h: int) -> tuple[tuple[int, ...], ...]
 
 
 def _giving_shapes(answer: Any) -> Any:
-    """A shape may be a tuple, a list or a torch.Size."""
+    """A shape may be a tuple, a list or a torch.Size; all of them may be yielded, or named in a dict."""
 
     def plain(value: Any) -> Any:
-        return tuple(map(plain, value)) if isinstance(value, tuple | list) else value
+        if isinstance(value, dict):
+            value = tuple(value.values())
+        return tuple(map(plain, value)) if isinstance(value, tuple | list | Iterator) else value
 
     def use(answer: Any, B: int, L: int, d_model: int, h: int) -> Any:
         return plain(answer(B, L, d_model, h))

@@ -87,7 +87,7 @@ def online(s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, block: int) 
 def _tile_probes() -> list[Probe]:
     Q, K, V = qkv(2, 3, 4, 7, 6, 5).values()
     alike = tuple(qkv(2, 3, 3, 6, 3, 3).values())
-    low = Q.abs() * 40, -K.abs() * 40, V
+    low = Q.abs() * 200, -K.abs() * 200, V
     rows = [
         ("one tile of all keys", "tile_divide", (Q, K, V), 7),
         ("two equal tiles", "tile_mix", (Q, K[:, :, :6], V[:, :, :6]), 3),
