@@ -1,10 +1,14 @@
-"""Making masks: one stage each."""
+"""Making masks: each is made, and given."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import mha
-from mha.check.exercise import Probe, single
+from mha.check.catalogue import Stage
+from mha.check.exercise import Exercise, Probe
 
 
 def causal(Lq: int, Lk: int | None = None) -> Tensor:
@@ -16,6 +20,30 @@ def causal(Lq: int, Lk: int | None = None) -> Tensor:
 def padding(lengths: Tensor, max_len: int) -> Tensor:
     """(B,) → (B, 1, 1, Lk)."""
     return (torch.arange(max_len) < lengths[:, None])[:, None, None]
+
+
+def causal_give(mask: Tensor) -> Any:
+    """(Lq, Lk), bool."""
+    return mask
+
+
+def padding_give(mask: Tensor, lengths: Tensor, max_len: int) -> Any:
+    """(B, 1, 1, Lk), bool."""
+    return mask
+
+
+CAUSAL: dict[str, Stage] = {"causal": causal, "causal_give": causal_give}
+PADDING: dict[str, Stage] = {"padding": padding, "padding_give": padding_give}
+
+
+def make_causal(s: Mapping[str, Stage], Lq: int, Lk: int | None = None) -> Any:
+    """Run the stages of a causal mask."""
+    return s["causal_give"](s["causal"](Lq, Lk))
+
+
+def make_padding(s: Mapping[str, Stage], lengths: Tensor, max_len: int) -> Any:
+    """Run the stages of a padding mask."""
+    return s["padding_give"](s["padding"](lengths, max_len), lengths, max_len)
 
 
 def _causal_probes() -> list[Probe]:
@@ -32,6 +60,8 @@ def _padding_probes() -> list[Probe]:
     ]
 
 
-CAUSAL_MASK = single("causal_mask", "(Lq, Lk=None)", mha.causal_mask, causal, _causal_probes)
+CAUSAL_MASK = Exercise("causal_mask", "(Lq, Lk=None)", mha.causal_mask, CAUSAL, make_causal, _causal_probes)
 
-PADDING_MASK = single("padding_mask", "(lengths, max_len)", mha.padding_mask, padding, _padding_probes)
+PADDING_MASK = Exercise(
+    "padding_mask", "(lengths, max_len)", mha.padding_mask, PADDING, make_padding, _padding_probes
+)

@@ -99,7 +99,7 @@ def look_at(given: Any, layer: mha.MultiHeadAttention) -> Any:
     if isinstance(given, Mapping):
         return weights_of(given)
     if not isinstance(given, nn.Module):
-        return given
+        return tuple(given) if isinstance(given, list) else given
     seen: dict[str, Any] = weights_of(given)
     widths = [seen[name].size(0) for name in ("W_q", "W_k", "W_v") if name in seen]
     if hasattr(given, "num_heads") and given.num_heads * layer.d_k not in widths:

@@ -146,6 +146,28 @@ def _(Q: Tensor, K: Tensor) -> Tensor:
     return Q @ K.transpose(-2, -1)
 
 
+@mistake(
+    "score-not-transposed",
+    "K is not transposed: Q @ K",
+    "An error about shapes, unless there are as many keys as numbers in one.",
+    "each query meets each key: Q @ K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return Q @ K
+
+
+@mistake(
+    "score-elementwise",
+    "Queries and keys are multiplied number by number: Q * K",
+    "Each query meets the key of its own place only, and nothing is summed.",
+    "a score is a sum over the numbers: Q @ K.transpose(-2, -1).",
+    stage="score",
+)
+def _(Q: Tensor, K: Tensor) -> Tensor:
+    return Q * K
+
+
 # ---------------------------------------------------------------- scale
 
 
@@ -522,6 +544,66 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(_without_diagonal(mask), torch.finfo(scores.dtype).min)
 
 
+@mistake(
+    "mask-inverted-uniform",
+    "The mask is read upside down, and a query that may see all attends evenly",
+    "The weights are zero where the mask says may attend; a mask of all True gives 1/Lk.",
+    "here True means may attend: fill where mask == 0.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask != 0, torch.finfo(scores.dtype).min)
+
+
+@mistake(
+    "mask-inverted-1e9",
+    "The mask is read upside down, and filled with -1e9, which float16 cannot hold",
+    "The weights are zero where the mask says may attend; half precision raises an error.",
+    "fill where mask == 0, with torch.finfo(scores.dtype).min.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask != 0, -1e9)
+
+
+@mistake(
+    "mask-inverted-added",
+    "-1e9 is added where a query may attend: scores + mask * -1e9",
+    "The mask is read upside down: True as 'ignore', as in TensorFlow's tutorials.",
+    "here True means may attend: fill where mask == 0.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + mask * -1e9
+
+
+@mistake(
+    "mask-large-number-added-in-float32",
+    "-1e9 is added in float32 where the mask blocks: (1 - mask.float()) * -1e9",
+    "A query with nothing to see attends as if there were no mask; half precision turns into float32.",
+    "fill with the lowest number of the scores' own dtype, and set blocked weights to 0.",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + (1 - mask.float()) * -1e9
+
+
+@mistake(
+    "mask-unsqueezed",
+    "An axis is added to a mask that has all four: mask.unsqueeze(1)",
+    "The result has five axes, or examples are taken for heads.",
+    "use the mask as it comes: (B, 1, Lq, Lk).",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask.unsqueeze(1) == 0, -1e9)
+
+
 # ---------------------------------------------------------------- softmax
 
 
@@ -702,6 +784,41 @@ def _(scores: Tensor, d_k: int) -> Tensor:
 def _(scores: Tensor, d_k: int) -> Tensor:
     powers = (scores - scores.amax(dim=-1, keepdim=True)).exp()
     return powers / (powers.sum(dim=-1, keepdim=True) + 1)
+
+
+@mistake(
+    "softmax-largest-of-all",
+    "The largest of all scores is subtracted, not that of each row",
+    "A row far below it becomes 0 / 0: max() without dim looks at the whole tensor.",
+    "subtract scores.amax(dim=-1, keepdim=True), or use torch.softmax.",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    powers = (scores - scores.max()).exp()
+    return powers / powers.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "softmax-sum-of-all",
+    "exp is divided by the sum over all numbers: sum() without dim",
+    "All weights of all heads and examples add up to 1 together.",
+    "each row is a whole of its own: sum(dim=-1, keepdim=True).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    return scores.exp() / scores.exp().sum()
+
+
+@mistake(
+    "softmax-sum-and-largest-of-all",
+    "Largest score and sum are taken over all numbers: max() and sum() without dim",
+    "All weights of all heads and examples add up to 1 together.",
+    "each row is a whole of its own: torch.softmax(scores, dim=-1).",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    powers = (scores - scores.max()).exp()
+    return powers / powers.sum()
 
 
 # ---------------------------------------------------------------- weigh and give

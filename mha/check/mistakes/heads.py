@@ -1,5 +1,7 @@
 """What goes wrong when rows are projected, cut into heads and joined, and when heads are shared."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,94 @@ def _(x: Tensor, W: Tensor) -> Tensor:
 )
 def _(x: Tensor, W: Tensor) -> Tensor:
     return W @ x
+
+
+@mistake(
+    "project-residual",
+    "x is added to the result",
+    "Each token keeps what it was besides; where W is not square, an error.",
+    "a projection is x @ W.T and nothing else.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return x + x @ W.T
+
+
+@mistake(
+    "project-activation",
+    "ReLU is applied to the result",
+    "All that is negative becomes 0.",
+    "a projection is linear: x @ W.T and nothing else.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return (x @ W.T).relu()
+
+
+@mistake(
+    "project-scaled",
+    "The result is divided by the square root of the width of x",
+    "All numbers are too small by one factor.",
+    "scores are scaled, projections are not: x @ W.T.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return x @ W.T / x.size(-1) ** 0.5
+
+
+@mistake(
+    "project-softmax",
+    "A softmax is applied to the result",
+    "All numbers lie between 0 and 1 and add up to 1.",
+    "the softmax comes later, on scores: x @ W.T.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return (x @ W.T).softmax(-1)
+
+
+@mistake(
+    "project-nothing",
+    "x comes back as it was, not projected",
+    "W has no effect.",
+    "return x @ W.T: a tensor method gives a new tensor, and leaves x as it is.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return x
+
+
+@mistake(
+    "project-axes-exchanged",
+    "The result is transposed: (B, d_out, L)",
+    "Numbers stand where tokens should.",
+    "(B, L, d_out) is wanted: transpose W alone, x @ W.T.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return (x @ W.T).mT
+
+
+@mistake(
+    "project-first-example",
+    "Only the first example comes back",
+    "The axis of the examples is missing.",
+    "keep all axes of x: x @ W.T takes any number of them.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return (x @ W.T)[0]
+
+
+@mistake(
+    "project-as-float32",
+    "The result comes back in float32, whatever x is",
+    "In float64 digits are lost; elsewhere dtypes do not fit.",
+    "compute in the dtype that comes: x @ W.T.",
+    stage="project",
+)
+def _(x: Tensor, W: Tensor) -> Tensor:
+    return x.float() @ W.float().T
 
 
 # ---------------------------------------------------------------- split
@@ -127,6 +217,73 @@ def _(x: Tensor, num_heads: int) -> Tensor:
 def _(x: Tensor, num_heads: int) -> Tensor:
     B, L, d_model = x.shape
     return x.reshape(B, L, d_model // num_heads, num_heads).transpose(1, 2)
+
+
+@mistake(
+    "split-in-a-tuple",
+    "The heads come back one by one, in a tuple",
+    "x.chunk(num_heads, -1) gives num_heads tensors (B, L, d_k), not one tensor.",
+    "stack them along a new axis behind the batch: torch.stack(x.chunk(num_heads, -1), dim=1).",
+    stage="split",
+)
+def _(x: Tensor, num_heads: int) -> Any:
+    return x.chunk(num_heads, dim=-1)
+
+
+@mistake(
+    "split-first-head-only",
+    "Only the first head comes back",
+    "(B, L, d_k): the other heads' numbers are lost.",
+    "keep all of them: (B, h, L, d_k).",
+    stage="split",
+)
+def _(x: Tensor, num_heads: int) -> Any:
+    return x[..., : x.size(-1) // num_heads]
+
+
+@mistake(
+    "split-each-head-all-numbers",
+    "Each head gets all d_model numbers",
+    "(B, h, L, d_model): x is repeated, not cut.",
+    "the heads share the numbers of a token: d_model // num_heads for each.",
+    stage="split",
+)
+def _(x: Tensor, num_heads: int) -> Any:
+    return x[:, None].expand(-1, num_heads, -1, -1)
+
+
+@mistake(
+    "split-batch-behind-heads",
+    "The result is (h·B, L, d_k): heads and batch share an axis, the heads in front",
+    "torch.cat lays the heads along the batch.",
+    "keep an axis for each: torch.stack(…, dim=1) gives (B, h, L, d_k).",
+    stage="split",
+)
+def _(x: Tensor, num_heads: int) -> Any:
+    return torch.cat(x.chunk(num_heads, dim=-1))
+
+
+@mistake(
+    "split-size-first",
+    "The result is (B, d_k, L, h)",
+    "The last axis of the view, d_k, is moved to the front in place of h.",
+    "from (B, L, h, d_k), transpose(1, 2) or permute(0, 2, 1, 3).",
+    stage="split",
+)
+def _(x: Tensor, num_heads: int) -> Any:
+    B, L, d_model = x.shape
+    return x.reshape(B, L, num_heads, d_model // num_heads).permute(0, 3, 1, 2)
+
+
+@mistake(
+    "split-heads-reversed",
+    "The heads come in reverse order",
+    "Head 0 gets the last numbers.",
+    "head 0 has the first d_k numbers of each token.",
+    stage="split",
+)
+def _(x: Tensor, num_heads: int) -> Any:
+    return torch.stack(x.chunk(num_heads, dim=-1)[::-1], dim=1)
 
 
 # ---------------------------------------------------------------- merge
@@ -236,6 +393,73 @@ def _(x: Tensor) -> Tensor:
     return x.transpose(0, 1).reshape(B, L, h * d_k)
 
 
+@mistake(
+    "merge-along-tokens",
+    "The heads are laid one behind the other along the tokens: (B, h·L, d_k)",
+    "Each token comes h times, with one head's numbers each.",
+    "join along the last axis: the numbers of all heads side by side.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return x.flatten(1, 2)
+
+
+@mistake(
+    "merge-tokens-too",
+    "Heads, tokens and numbers are joined into one axis: (B, L·h·d_k)",
+    "There are no tokens any more.",
+    "flatten(2) keeps the axis of the tokens.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(1)
+
+
+@mistake(
+    "merge-first-head-only",
+    "Only the first head comes back: (B, L, d_k)",
+    "What the other heads found is lost.",
+    "lay all heads side by side.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return x[:, 0]
+
+
+@mistake(
+    "merge-tokens-first",
+    "The result is (L, B, h·d_k): the tokens stand before the batch",
+    "The wrong two axes are exchanged.",
+    "transpose(1, 2) leaves the batch where it is.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return x.permute(2, 0, 1, 3).flatten(2)
+
+
+@mistake(
+    "merge-batch-and-tokens-in-one",
+    "The result is (B·L, h·d_k): batch and tokens share an axis",
+    "It cannot be told any more where an example ends.",
+    "reshape to (B, L, h·d_k).",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).reshape(x.size(0) * x.size(2), -1)
+
+
+@mistake(
+    "merge-axes-2-and-3",
+    "The last two axes are exchanged in place of heads and tokens",
+    "Right shape, wrong numbers: a row holds numbers of several tokens.",
+    "bring the heads behind the tokens: transpose(1, 2).",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    B, h, L, d_k = x.shape
+    return x.transpose(2, 3).reshape(B, L, h * d_k)
+
+
 # ---------------------------------------------------------------- repeat
 
 
@@ -292,3 +516,69 @@ def _(x: Tensor, n_rep: int) -> Tensor:
 )
 def _(x: Tensor, n_rep: int) -> Tensor:
     return torch.repeat_interleave(x, n_rep + 1, dim=1)
+
+
+@mistake(
+    "repeat-axis-left",
+    "The copies have an axis of their own: (B, h_kv, n_rep, L, d_k)",
+    "Queries have four axes and do not meet them.",
+    "join the axes of heads and copies: flatten(1, 2).",
+    stage="repeat",
+)
+def _(x: Tensor, n_rep: int) -> Tensor:
+    return x[:, :, None].expand(-1, -1, n_rep, -1, -1)
+
+
+@mistake(
+    "repeat-copies-stacked",
+    "The copies are stacked on an axis before the heads: (B, n_rep, h_kv, L, d_k)",
+    "Queries have four axes and do not meet them.",
+    "repeat_interleave(n_rep, dim=1) keeps four axes.",
+    stage="repeat",
+)
+def _(x: Tensor, n_rep: int) -> Tensor:
+    return torch.stack([x] * n_rep, dim=1)
+
+
+@mistake(
+    "repeat-no-dim",
+    "repeat_interleave is called without dim",
+    "All axes are flattened, and each number repeated.",
+    "say along which axis: x.repeat_interleave(n_rep, dim=1).",
+    stage="repeat",
+)
+def _(x: Tensor, n_rep: int) -> Tensor:
+    return x.repeat_interleave(n_rep)
+
+
+@mistake(
+    "repeat-numbers",
+    "The numbers are repeated instead of the heads: dim=-1",
+    "(B, h_kv, L, d_k·n_rep), and each head is as wide as several.",
+    "the heads are axis 1.",
+    stage="repeat",
+)
+def _(x: Tensor, n_rep: int) -> Tensor:
+    return x.repeat_interleave(n_rep, dim=-1)
+
+
+@mistake(
+    "repeat-batch-tiled",
+    "The whole batch is repeated: x.repeat(n_rep, 1, 1, 1)",
+    "There are n_rep times as many examples, and no more heads.",
+    "the heads are axis 1: x.repeat_interleave(n_rep, dim=1).",
+    stage="repeat",
+)
+def _(x: Tensor, n_rep: int) -> Tensor:
+    return x.repeat(n_rep, 1, 1, 1)
+
+
+@mistake(
+    "repeat-multiplied",
+    "x is multiplied by n_rep",
+    "Each number is n_rep times as large, and there are no more heads.",
+    "each head is copied n_rep times: x.repeat_interleave(n_rep, dim=1).",
+    stage="repeat",
+)
+def _(x: Tensor, n_rep: int) -> Tensor:
+    return x * n_rep

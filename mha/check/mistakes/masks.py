@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.masks import causal, padding
+from mha.check.exercises.masks import causal, causal_give, padding
 
 # ---------------------------------------------------------------- causal
 
@@ -126,6 +126,112 @@ def _(Lq: int, Lk: int | None = None) -> Tensor:
     return torch.ones_like(causal(Lq, Lk))
 
 
+@mistake(
+    "causal-forbidden-top-left",
+    "The mask marks what is forbidden, triu(diagonal=1), and is aligned top-left",
+    "Every query sees the future only; for Lq ≠ Lk the diagonal is in the wrong place, too.",
+    "True means may attend: tril(diagonal=Lk - Lq).",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    Lk = Lq if Lk is None else Lk
+    return torch.ones(Lq, Lk, dtype=torch.bool).triu(diagonal=1)
+
+
+@mistake(
+    "causal-excludes-self-top-left",
+    "tril(diagonal=-1): a token may not see itself, and for Lq ≠ Lk the mask is aligned top-left",
+    "The first token sees nothing.",
+    "tril(diagonal=Lk - Lq) keeps the diagonal and lets the last query see the last key.",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    Lk = Lq if Lk is None else Lk
+    return torch.ones(Lq, Lk, dtype=torch.bool).tril(diagonal=-1)
+
+
+@mistake(
+    "causal-generated",
+    "The mask is that of nn.Transformer.generate_square_subsequent_mask(Lq)",
+    "It is additive, 0 and -inf, and (Lq, Lq) whatever Lk is.",
+    "a bool mask (Lq, Lk) is wanted, True where a query may attend.",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    return torch.full((Lq, Lq), -torch.inf).triu(diagonal=1)
+
+
+@mistake(
+    "causal-square-of-keys",
+    "The mask is always (Lk, Lk)",
+    "It fits where there are as many queries as keys only.",
+    "the queries are its rows: (Lq, Lk), the last Lq rows of it.",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    Lk = Lq if Lk is None else Lk
+    return torch.ones(Lk, Lk, dtype=torch.bool).tril()
+
+
+@mistake(
+    "causal-additive-finite",
+    "An additive mask of 0 and -1e9 comes back",
+    "0 is False: read as a mask, it forbids what it should allow.",
+    "return bools, True where a query may attend.",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    Lk = Lq if Lk is None else Lk
+    return torch.full((Lq, Lk), -1e9).triu(diagonal=Lk - Lq + 1)
+
+
+@mistake(
+    "causal-itself-only",
+    "A token may see itself only: the diagonal alone is True",
+    "Nothing before it is seen.",
+    "all keys up to the token itself: tril.",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    Lk = Lq if Lk is None else Lk
+    return torch.eye(Lq, Lk, dtype=torch.bool)
+
+
+@mistake(
+    "causal-never-shifted-back",
+    "For more queries than keys the mask is aligned top-left",
+    "The first queries, which lie before all keys, see some.",
+    "the shift is Lk - Lq, also where that is negative.",
+    stage="causal",
+    also={"causal_give": causal_give},  # elsewhere there never are more queries than keys
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    Lk = Lq if Lk is None else Lk
+    return torch.ones(Lq, Lk, dtype=torch.bool).tril(diagonal=max(0, Lk - Lq))
+
+
+@mistake(
+    "causal-with-axes",
+    "The mask is (1, 1, Lq, Lk)",
+    "It broadcasts as (Lq, Lk) does, which was asked for.",
+    "return (Lq, Lk); axes in front are added by broadcasting.",
+    stage="causal_give",
+)
+def _(mask: Tensor) -> Tensor:
+    return mask[None, None]
+
+
+@mistake(
+    "causal-list",
+    "The mask comes as a list of lists",
+    "PyTorch masks with tensors only.",
+    "torch.tensor(rows) makes a tensor of it.",
+    stage="causal_give",
+)
+def _(mask: Tensor) -> list[list[bool]]:
+    return mask.tolist()
+
+
 # ---------------------------------------------------------------- padding
 
 
@@ -228,3 +334,113 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
 def _(lengths: Tensor, max_len: int) -> Tensor:
     keys = padding(lengths, max_len)
     return keys & keys.transpose(-2, -1)
+
+
+@mistake(
+    "padding-axes-behind",
+    "The mask is (B, L, 1, 1): the axes are added at the end",
+    "Scores are (B, h, Lq, Lk): the tokens would be taken for heads.",
+    "keys are the last axis: mask[:, None, None, :].",
+    stage="padding",
+)
+def _(lengths: Tensor, max_len: int) -> Tensor:
+    return (torch.arange(max_len) < lengths[:, None])[:, :, None, None]
+
+
+@mistake(
+    "padding-axes-in-front",
+    "The mask is (1, 1, B, L): the axes are added in front",
+    "Examples are taken for queries: each hides the keys of others.",
+    "the batch stays in front: mask[:, None, None, :].",
+    stage="padding",
+)
+def _(lengths: Tensor, max_len: int) -> Tensor:
+    return (torch.arange(max_len) < lengths[:, None])[None, None]
+
+
+@mistake(
+    "padding-expanded",
+    "The mask is spread out to (B, 1, L, L), the same row for each query",
+    "It fits where there are as many queries as keys only.",
+    "leave 1 for the queries: broadcasting does the rest.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return mask.expand(-1, 1, max_len, -1)
+
+
+@mistake(
+    "padding-first-length",
+    "The first length is used for all examples",
+    "All masks are alike.",
+    "compare with lengths[:, None]: a row for each example.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return mask[:1].expand_as(mask)
+
+
+@mistake(
+    "padding-to-the-longest",
+    "The mask is as long as the longest example, not max_len",
+    "It does not fit keys that are padded further.",
+    "torch.arange(max_len): the length is given.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return mask[..., : int(lengths.max())]
+
+
+@mistake(
+    "padding-all-true",
+    "No padding is masked",
+    "The padding is seen.",
+    "True up to each length: torch.arange(max_len) < lengths[:, None].",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return torch.ones_like(mask)
+
+
+@mistake(
+    "padding-at-least-one",
+    "An example of length 0 shows its first token",
+    "That token is padding.",
+    "use the lengths as they are: a row may be False throughout.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return mask | ((lengths == 0)[:, None, None, None] & (torch.arange(max_len) == 0))
+
+
+@mistake(
+    "padding-first-behind",
+    "Only the first token behind each example is True: == in place of <",
+    "Neither the tokens nor the rest of the padding are marked.",
+    "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return torch.arange(max_len) == lengths[:, None, None, None]
+
+
+@mistake(
+    "padding-one-row",
+    "The mask is (L,): the axis of the examples is missing",
+    "One row cannot hold a length for each example.",
+    "compare (L,) with (B, 1), then add the axes of heads and queries.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return mask[0, 0, 0]
+
+
+@mistake(
+    "padding-additive-finite",
+    "An additive mask of 0 and -1e9 comes back for the padding",
+    "0 is False: read as a mask, it hides the real tokens.",
+    "return bools, True for a real token.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return torch.zeros(mask.shape).masked_fill(~mask, -1e9)

@@ -34,6 +34,7 @@ _base("rope-base-1000", 1e3, "1000")
 _base("rope-base-100", 1e2, "100")
 _base("rope-base-100000", 1e5, "100000")
 _base("rope-base-500000", 5e5, "500000")
+_base("rope-base-1000000", 1e6, "1000000")
 _base("rope-base-e", math.e, "e")
 _base("rope-base-2", 2.0, "2")
 
@@ -499,6 +500,17 @@ def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return x + torch.cat([a, b], dim=-1)
 
 
+@mistake(
+    "rope-double",
+    "The result comes back in float64, whatever x is",
+    "Queries and keys no longer have the dtype of the values.",
+    "work the angles out in float64 if you like, and return .to(x.dtype).",
+    stage="rope_join",
+)
+def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    return torch.cat([a, b], dim=-1).double()
+
+
 # ---------------------------------------------------------------- ALiBi
 
 
@@ -603,6 +615,13 @@ _row(
     "Right at both ends; they should fall by the same factor, not by the same step.",
     "a geometric row: 2^(-8i/h).",
     lambda i, n: 2.0 ** (-8 / n) + (2.0**-8 - 2.0 ** (-8 / n)) * (i - 1) / max(n - 1, 1),
+)
+_row(
+    "alibi-from-one-half",
+    "The slopes run from 1/2 to 2^-8 whatever h is",
+    "Right for 8 heads; for others the first slope is 2^(-8/h).",
+    "2^(-8i/h) for i from 1 to h.",
+    lambda i, n: 2.0 ** (-1 - 7 * (i - 1) / max(n - 1, 1)),
 )
 _row(
     "alibi-one-over-i",
@@ -721,3 +740,25 @@ def _(slopes: list[float]) -> Any:
 )
 def _(slopes: list[float]) -> Any:
     return torch.tensor(slopes).log2()
+
+
+@mistake(
+    "alibi-two-axes",
+    "The slopes come as (1, h)",
+    "Not the shape asked for.",
+    "return (h,); add axes where they are needed.",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor(slopes)[None]
+
+
+@mistake(
+    "alibi-half",
+    "The slopes come in float16",
+    "Most of them lose digits.",
+    "return float32, as torch.tensor does by default.",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor(slopes, dtype=torch.float16)

@@ -389,6 +389,15 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
     return {name: x.T if name.startswith("W_") else x for name, x in weights.items()}
 
 
+_WHOLE = {  # no head's rows are left out
+    "prune_k": lambda weights, rows: weights["W_k"],
+    "prune_v": lambda weights, rows: weights["W_v"],
+    "prune_biases": lambda weights, rows, num_heads: {
+        name: x for name, x in weights.items() if name.startswith("b_")
+    },
+}
+
+
 @mistake(
     "prune-masked-only",
     "The other heads' rows and columns are set to zero, and stay",
@@ -408,6 +417,30 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
 )
 def _(weights: Weights, rows: Tensor) -> Tensor:
     return _zeroed(weights["W_q"], rows)
+
+
+@mistake(
+    "prune-nothing",
+    "All heads are still there",
+    "The weights come back as they were.",
+    "take the rows and columns of the heads to keep, and give those back.",
+    stage="prune_q",
+    also={**_WHOLE, "prune_o": lambda weights, rows, num_heads: weights["W_o"]},
+)
+def _(weights: Weights, rows: Tensor) -> Tensor:
+    return weights["W_q"]
+
+
+@mistake(
+    "prune-output-columns-zeroed",
+    "The other heads' columns of W_o are set to zero, and all else stays",
+    "That silences heads, as mha.ablate_heads does; nothing is gained.",
+    "leave the rows and columns out: the new matrices are smaller.",
+    stage="prune_q",
+    also={**_WHOLE, "prune_o": lambda weights, rows, num_heads: _zeroed(weights["W_o"].T, rows).T},
+)
+def _(weights: Weights, rows: Tensor) -> Tensor:
+    return weights["W_q"]
 
 
 def _zeroed(x: Tensor, rows: Tensor) -> Tensor:

@@ -7,8 +7,11 @@ from mha.check.catalogue import mistake
 Told = Callable[[int, int, int, int], tuple[int, ...]]
 
 
-def _told(id: str, title: str, effect: str, hint: str, stage: str, told: Told, *also: str) -> None:
-    mistake(id, title, effect, hint, stage=stage, also=dict.fromkeys(also, told))(told)
+def _told(
+    id: str, title: str, effect: str, hint: str, stage: str, told: Told, *also: str, **others: Told
+) -> None:
+    """Enter what is told at a stage and `also` at some; `others` tell something else at theirs."""
+    mistake(id, title, effect, hint, stage=stage, also=dict.fromkeys(also, told) | others)(told)
 
 
 _HEADS_HINT = "heads stand before tokens, and each has d_model // h numbers: (B, h, L, d_k)."
@@ -157,4 +160,71 @@ _told(
     "shape_projected",
     "shape_joined",
     "shape_output",
+)
+_told(
+    "shapes-no-batch",
+    "There is no axis for the batch",
+    "What is told is true of one example.",
+    "B stands in front of every shape.",
+    "shape_x",
+    lambda B, L, d_model, h: (L, d_model),
+    "shape_projected",
+    "shape_joined",
+    "shape_output",
+    shape_split=lambda B, L, d_model, h: (h, L, d_model // h),
+    shape_heads=lambda B, L, d_model, h: (h, L, d_model // h),
+    shape_weights=lambda B, L, d_model, h: (h, L, L),
+)
+_told(
+    "shapes-heads-first",
+    "The heads stand before the batch: (h, B, L, d_k)",
+    "Each head holds all examples; here each example holds all heads.",
+    _HEADS_HINT,
+    "shape_split",
+    lambda B, L, d_model, h: (h, B, L, d_model // h),
+    "shape_heads",
+    shape_weights=lambda B, L, d_model, h: (h, B, L, L),
+)
+_told(
+    "shapes-batch-and-heads-in-one",
+    "Batch and heads share an axis: (B·h, L, d_k)",
+    "That is how torch.bmm wants them, with three axes.",
+    _HEADS_HINT,
+    "shape_split",
+    lambda B, L, d_model, h: (B * h, L, d_model // h),
+    "shape_heads",
+    shape_weights=lambda B, L, d_model, h: (B * h, L, L),
+)
+_told(
+    "shapes-results-like-weights",
+    "The heads' results are told to be of the shape of the weights: (B, h, L, L)",
+    "The weights mix the values: what comes of it is as wide as a value.",
+    _HEADS_HINT,
+    "shape_heads",
+    lambda B, L, d_model, h: (B, h, L, L),
+)
+
+
+def _listed(id: str, title: str, places: tuple[int, ...]) -> None:
+    mistake(
+        id,
+        title,
+        "Seven shapes are asked for: X, Q, Q split, weights, heads' results, joined, output.",
+        "K and V are of the shape of Q: tell it once, and every step once.",
+        stage="shape_give",
+    )(lambda shapes: tuple(shapes[place] for place in places))
+
+
+_listed("shapes-first-left-out", "Six shapes: X or Q is left out", (0, 2, 3, 4, 5, 6))
+_listed(
+    "shapes-last-left-out",
+    "Six shapes: that of the joined heads or of the output is left out",
+    (0, 1, 2, 3, 4, 5),
+)
+_listed("shapes-results-left-out", "Six shapes: that of the heads' results is left out", (0, 1, 2, 3, 5, 6))
+_listed("shapes-q-k-and-v", "Nine shapes: Q, K and V are told each", (0, 1, 1, 1, 2, 3, 4, 5, 6))
+_listed(
+    "shapes-q-k-and-v-split",
+    "Eleven shapes: Q, K and V and their splits are told each",
+    (0, 1, 1, 1, 2, 2, 2, 3, 4, 5, 6),
 )

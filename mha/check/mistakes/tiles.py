@@ -90,6 +90,17 @@ def _(Q: Tensor) -> Tensor:
 
 
 @mistake(
+    "tile-starts-at-minus-10000",
+    "The largest score starts at -10000 instead of -inf",
+    "Right unless all scores lie below that: then all powers are 0, and 0 / 0 is NaN.",
+    "start with -inf, which any score exceeds.",
+    stage="tile_start",
+)
+def _(Q: Tensor) -> Tensor:
+    return Q.new_full((*Q.shape[:-1], 1), -1e4)
+
+
+@mistake(
     "tile-starts-at-plus-inf",
     "The largest score starts at +inf",
     "No score exceeds it: all powers are 0 and the result is NaN.",
@@ -321,6 +332,17 @@ def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
     return total * shrink + powers.amax(dim=-1, keepdim=True)
 
 
+@mistake(
+    "tile-total-of-all-queries",
+    "The powers of all queries are added up: sum() without dim",
+    "One total for all rows, far too large.",
+    "a total for each query: powers.sum(dim=-1, keepdim=True).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total * shrink + powers.sum()
+
+
 # ---------------------------------------------------------------- mix
 
 
@@ -400,6 +422,21 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     also={
         "tile_total": lambda total, shrink, powers: powers.sum(dim=-1, keepdim=True),
         "tile_divide": lambda mix, total, count: mix / count,
+    },
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+    return mix + part / total
+
+
+@mistake(
+    "tiles-summed",
+    "Each tile has a softmax of its own, and the results are added up",
+    "The weights of a row add up to the number of tiles.",
+    "keep one sum over all tiles, relative to the largest score so far, and divide by it at the end.",
+    stage="tile_mix",
+    also={
+        "tile_total": lambda total, shrink, powers: powers.sum(dim=-1, keepdim=True),
+        "tile_divide": lambda mix, total, count: mix,
     },
 )
 def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:

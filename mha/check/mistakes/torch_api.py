@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mha import scaled_dot_product_attention
 from mha.check.catalogue import mistake
 from mha.check.exercises.loading import State
-from mha.check.exercises.torch_api import torch_call, torch_keys, torch_pairs
+from mha.check.exercises.masks import causal
+from mha.check.exercises.torch_api import sdpa_join, torch_call, torch_keys, torch_pairs
 
 Masks = dict[str, Tensor]
 
@@ -332,6 +334,17 @@ def _(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]) -> Any:
     return output + x, weights
 
 
+@mistake(
+    "torch-give-in-a-list",
+    "Output and weights come back in a list, from nn.MultiheadAttention",
+    "Code that tells a pair from a tensor by its type, isinstance(result, tuple), is misled.",
+    "return output, weights: a tuple.",
+    stage="torch_give",
+)
+def _(output: Tensor, weights: Tensor) -> Any:
+    return [output, weights]
+
+
 # ---------------------------------------------------------------- F.scaled_dot_product_attention
 
 
@@ -516,6 +529,20 @@ _called(
     "The heads of one token attend to one another; an error where Lq ≠ Lk.",
     "F.scaled_dot_product_attention wants (…, L, d_k): heads before tokens.",
     lambda Q, K, V, keep: _sdpa(*(x.transpose(1, 2) for x in (Q, K, V)), keep).transpose(1, 2),
+)
+_called(
+    "sdpa-weights-too",
+    "Weights come back beside the output of F.scaled_dot_product_attention",
+    "F.scaled_dot_product_attention gives the output alone, and so does this function.",
+    "return the output: of a pair, its first part.",
+    lambda Q, K, V, keep: scaled_dot_product_attention(Q, K, V, keep),
+)
+_called(
+    "sdpa-always-causal-from-the-end",
+    "A causal mask is used in every call, also with causal=False",
+    "A query sees no later key, though nobody asked for that.",
+    "make the causal mask if causal is True only.",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, sdpa_join(keep, causal(Q.size(-2), K.size(-2)))),
 )
 _called(
     "sdpa-merged",
@@ -746,7 +773,11 @@ for _taken, _said in (("kqv", "query and key"), ("qvk", "key and value"), ("vkq"
         "query → W_q, key → W_k, value → W_v.",
         _taken,
     )
-for _taken, _said in (("qqv", "W_k is made from query"), ("qkk", "W_v is made from key")):
+for _taken, _said in (
+    ("qqv", "W_k is made from query"),
+    ("qkk", "W_v is made from key"),
+    ("qqq", "W_k and W_v are made from query"),
+):
     _names(
         f"bert-{_taken}",
         f"{_said}, a copied line left as it was",
