@@ -76,6 +76,14 @@ class StagedCache:
 Step = tuple[Tensor, Tensor] | Callable[[Any], int] | None  # keys and values, `len`, or None for a reset
 
 
+class Steps(list[Step]):
+    """Steps that can be read in a verdict: "append 2, reset, append 1"."""
+
+    def __repr__(self) -> str:
+        names = ["reset" if step is None else f"append {step[0].size(2)}" for step in self if step is not len]
+        return ", ".join(names) or "nothing appended"
+
+
 def use_cache(make: Callable[[], Any], steps: list[Step]) -> list[Any]:
     """Append the steps' keys and values, reset, and ask for the length; return all that is to be seen.
 
@@ -195,7 +203,7 @@ def _cache_probes() -> list[Probe]:
         ),
         ("the length at the end only", "cache_length", [tokens(2, 6), tokens(1, 5), len]),
     ]
-    return [Probe(shows, stage, {"steps": steps}) for shows, stage, steps in rows]
+    return [Probe(shows, stage, {"steps": Steps(steps)}) for shows, stage, steps in rows]
 
 
 def _as_a_cache(answer: Any) -> Any:

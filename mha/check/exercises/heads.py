@@ -1,5 +1,6 @@
-"""Projecting, splitting into heads, joining and repeating them: one stage each."""
+"""Projecting, splitting into heads, joining and repeating them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor
 
 import mha
-from mha.check.exercise import Probe, driven, single
+from mha.check.catalogue import Stage
+from mha.check.exercise import Exercise, Probe, driven, single
 from mha.check.exercises.inputs import random_tensors
 from mha.check.outcome import same
 
@@ -22,6 +24,16 @@ def merge(x: Tensor) -> Tensor:
     """(B, h, L, d_k) → (B, L, h·d_k)."""
     B, h, L, d_k = x.shape
     return x.transpose(1, 2).reshape(B, L, h * d_k)
+
+
+def merge_give(x: Tensor) -> Tensor:
+    """As it is: this stage is there for the mistakes that no layer shows, where an error hides them."""
+    return x
+
+
+def join(s: Mapping[str, Stage], x: Tensor) -> Any:
+    """Run the stages of joining the heads."""
+    return s["merge_give"](s["merge"](x))
 
 
 def project(x: Tensor, W: Tensor) -> Tensor:
@@ -100,7 +112,14 @@ LINEAR_PROJECTION = replace(
 
 SPLIT_HEADS = single("split_heads", "(x, num_heads)", mha.split_heads, split, _split_probes)
 
-MERGE_HEADS = single("merge_heads", "(x)", mha.merge_heads, merge, _merge_probes)
+MERGE_HEADS = Exercise(
+    "merge_heads",
+    "(x)",
+    mha.merge_heads,
+    {"merge": merge, "merge_give": merge_give},
+    join,
+    _merge_probes,
+)
 
 OUTPUT_PROJECTION = replace(
     single("output_projection", "(concat, W_o)", _linear, project, lambda: _projection_probes("concat")),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
+from mha.check.exercises.heads import merge_give
 
 # ---------------------------------------------------------------- project
 
@@ -399,6 +400,7 @@ def _(x: Tensor) -> Tensor:
     "Each token comes h times, with one head's numbers each.",
     "join along the last axis: the numbers of all heads side by side.",
     stage="merge",
+    also={"merge_give": merge_give},
 )
 def _(x: Tensor) -> Tensor:
     return x.flatten(1, 2)
@@ -421,6 +423,7 @@ def _(x: Tensor) -> Tensor:
     "What the other heads found is lost.",
     "lay all heads side by side.",
     stage="merge",
+    also={"merge_give": merge_give},
 )
 def _(x: Tensor) -> Tensor:
     return x[:, 0]
