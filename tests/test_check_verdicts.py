@@ -1,5 +1,6 @@
 """What a verdict says besides the name: numbers, remarks, and what only a second look shows."""
 
+import math
 from types import SimpleNamespace
 
 import IPython.display
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import mha
+import mha.check.__main__ as command
 from mha import check
 from mha.check import EXERCISES, evidence
 from mha.check.diagnose import mark
@@ -51,10 +53,11 @@ def test_values_of_different_forms_have_no_first_difference():
 def test_an_unknown_mistake_is_shown_with_its_input():
     result = marked("split_heads", lambda x, num_heads: mha.split_heads(x, num_heads) + 1)
     assert result.mistakes == ()
-    first, given, wanted, parts = result.message.splitlines()
+    first, given, wanted, parts, last = result.message.splitlines()
     assert first.endswith("at the stage 'split', on one token, two heads: x (1, 1, 4), num_heads 2")
     assert given.startswith("  given:  shape (1, 2, 1, 2), float64, [")
     assert wanted.startswith("  wanted: shape (1, 2, 1, 2), float64, [")
+    assert last == "  No mistake that is known, and no two of them, come to this."
     assert parts.startswith("  result[0, 0, 0, 0] is ") and parts.endswith(
         "(4 of 4 numbers differ, by 1 at most)"
     )
@@ -168,3 +171,78 @@ def test_in_a_notebook_the_weights_are_shown_without_being_asked_for(monkeypatch
 def test_elsewhere_only_text_is_shown(capsys):
     check.scaled_dot_product_attention(lambda Q, K, V, mask=None: attention(Q, K, V))
     assert capsys.readouterr().out.startswith("scaled_dot_product_attention: The mask has no effect\n")
+
+
+# ---------------------------------------------------------------- what is no right kind of answer
+
+
+def test_nothing_that_comes_back_is_said_in_plain_words():
+    def merge_heads(x):
+        mha.merge_heads(x)
+
+    said = "merge_heads: nothing comes back: is the return missing?"
+    assert marked("merge_heads", merge_heads).message == said
+
+
+def test_a_class_in_place_of_a_function_is_explained():
+    result = marked("split_heads", torch.nn.Linear)
+    assert result.message.startswith("split_heads: the answer is a class, Linear; it has to be a function")
+
+
+def test_a_class_that_inherits_all_is_not_taken_for_blank():
+    class KVCache(mha.KVCache):
+        pass
+
+    assert marked("kv_cache", KVCache).passed
+
+
+def test_a_named_mistake_that_raises_shows_the_answers_own_line():
+    def merge_heads(x):
+        B, h, L, d_k = x.shape
+        return x.transpose(1, 2).view(B, L, h * d_k)
+
+    result = marked("merge_heads", merge_heads)
+    assert [entry.id for entry in result.mistakes] == ["merge-view-not-contiguous"]
+    assert "it raises RuntimeError: view size is not compatible" in result.message
+    assert "return x.transpose(1, 2).view(B, L, h * d_k)" in result.message
+
+
+def test_a_layer_among_the_inputs_is_called_by_its_kind():
+    result = marked("call_torch_mha", lambda mha, x, keep=None: (x, x))
+    assert "on one example, one head: mha nn.MultiheadAttention, x (1, 3, 4)" in result.message
+
+
+def test_floats_in_a_list_may_be_rounded():
+    assert marked("alibi_slopes", lambda h: [2.0 ** (-8 * i / h) + 1e-12 for i in range(1, h + 1)]).mistakes
+    assert not marked("alibi_slopes", lambda h: [0.0] * h).mistakes
+
+
+def test_the_number_of_threads_is_put_back():
+    threads = torch.get_num_threads()
+
+    def merge_heads(x):
+        torch.set_num_threads(threads + 1)
+        return mha.merge_heads(x)
+
+    assert "it changes the number of threads" in marked("merge_heads", merge_heads).message
+    assert torch.get_num_threads() == threads
+
+
+# ---------------------------------------------------------------- hints and solutions
+
+
+def test_a_solution_is_whole(capsys):
+    check.solution("scaled_dot_product_attention")
+    namespace = {"math": math, "torch": torch, "Tensor": torch.Tensor}
+    namespace |= {name: getattr(mha.attention, name) for name in ("check_heads", "may_attend")}
+    exec(capsys.readouterr().out, namespace)
+    assert marked("scaled_dot_product_attention", namespace["scaled_dot_product_attention"]).passed
+
+
+def test_the_command_line_hints_if_asked(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text("def merge_heads(x):\n    return x.mean(1)\n")
+    assert not command.mark_file(file)
+    assert "how:" not in capsys.readouterr().out
+    assert not command.mark_file(file, hint=True)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  how: ")

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from mha import check
+from mha.check.record import steps
 
 SECONDS = 60
 LAYER = "MultiHeadAttention"
@@ -27,8 +28,12 @@ class UnusableError(Exception):
     """A file that cannot be marked; the message says why."""
 
 
-def mark_file(path: Path) -> bool:
-    """Mark all that the file at `path` defines, show the verdicts, and return whether all pass."""
+def mark_file(path: Path, hint: bool = False) -> bool:
+    """Mark all that the file at `path` defines, show the verdicts, and return whether all pass.
+
+    Args:
+        hint: show as well how to mend what is wrong.
+    """
     module = _load(path)
     found = [name for name in (*check.EXERCISES, LAYER) if hasattr(module, name)]
     if not found:
@@ -37,7 +42,10 @@ def mark_file(path: Path) -> bool:
     for name in found:
         print(f"{_NOW}{name}", flush=True)
         marks = check.multi_head_attention if name == LAYER else getattr(check, name)
-        passed.append(marks(getattr(module, name)).passed)
+        result = marks(getattr(module, name))
+        passed.append(result.passed)
+        if hint and not result.passed and result.attempted:
+            print(f"  {steps(result)[-1]}")
         sys.stdout.flush()
     return all(passed)
 
@@ -61,8 +69,8 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _in_a_process_of_its_own(path: Path) -> int:
-    command = [sys.executable, "-m", "mha.check", "--here", str(path)]
+def _in_a_process_of_its_own(path: Path, hint: bool) -> int:
+    command = [sys.executable, "-m", "mha.check", "--here", *(["--hint"] if hint else []), str(path)]
     now = f"loading {path.name}"
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as child:
         timer = threading.Timer(SECONDS, child.kill)
@@ -85,6 +93,7 @@ def main() -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m mha.check", description=__doc__.split("\n\n")[1])
     parser.add_argument("file", type=Path, help="a Python file with what you wrote")
+    parser.add_argument("--hint", action="store_true", help="show how to mend what is wrong, too")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     path = arguments.file.resolve()
@@ -92,10 +101,10 @@ def main() -> int:
         print(f"there is no file {arguments.file}", file=sys.stderr)
         return 2
     if not arguments.here:
-        return _in_a_process_of_its_own(path)
+        return _in_a_process_of_its_own(path, arguments.hint)
     try:
         sys.stdout.reconfigure(encoding="utf-8")
-        return 0 if mark_file(path) else 1
+        return 0 if mark_file(path, arguments.hint) else 1
     except UnusableError as error:
         print(error, file=sys.stderr)
         return 2

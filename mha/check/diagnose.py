@@ -213,10 +213,19 @@ class Comparison:
             lines.append(f"  or {len(readings) - MANY} more, which come to the same")
         lines += [f"  {entry.effect}" for entry in readings[0]]
         first = self.wrong[0]
-        parts = self._difference(first)
-        if parts is not None:
+        parts, raised = self._difference(first), self._raised(first)
+        if raised is not None:
+            lines.append(f"  On {self.probes[first].shows} it raises {raised}")
+        elif parts is not None:
             lines.append(f"  On {self.probes[first].shows}: {parts}.")
         return "\n".join(lines)
+
+    def _raised(self, i: int) -> str | None:
+        error, line = self.given[i].error, self.given[i].line
+        if error is None:
+            return None
+        said = f"{type(error).__name__}{f': {evidence.cut(str(error))}' if str(error) else ''}"
+        return f"{said}, {line}" if line else said
 
     def _difference(self, i: int) -> str | None:
         wanted = self.wanted[i].value
@@ -226,18 +235,23 @@ class Comparison:
 
     def _show(self, i: int) -> str:
         probe, given = self.probes[i], self.given[i]
-        on = f"{probe.shows}: {evidence.describe_input(probe.arguments)}"
-        if given.error is not None:
-            where = f", {given.line}" if given.line else ""
-            what = f"{type(given.error).__name__}: {given.error}{where}"
-            return f"{self.exercise.name}: it raises on {on}\n  {what}"
+        # The label of some inputs is all that there is to say of them: "Lq=2, Lk=5".
+        told = "=" in probe.shows or any(character.isdigit() for character in probe.shows)
+        on = probe.shows if told else f"{probe.shows}: {evidence.describe_input(probe.arguments)}"
+        raised = self._raised(i)
+        if raised is not None:
+            return f"{self.exercise.name}: it raises on {on}\n  {raised}"
+        if given.value is None:
+            return f"{self.exercise.name}: nothing comes back: is the return missing?"
         parts = self._difference(i)
+        later = " or after it" if len(self.exercise.stages) > 1 else ""
         return "\n".join(
             [
-                f"{self.exercise.name}: it first goes wrong at the stage '{probe.stage}', on {on}",
+                f"{self.exercise.name}: it first goes wrong at the stage '{probe.stage}'{later}, on {on}",
                 f"  given:  {evidence.describe(given.value)}",
                 f"  wanted: {evidence.describe(self.wanted[i].value)}",
                 *([f"  {parts}"] if parts is not None else []),
+                "  No mistake that is known, and no two of them, come to this.",
             ]
         )
 
@@ -252,6 +266,8 @@ def _unsteady(exercise: Exercise, call: Callable[..., Any], probe: Probe, before
         torch.manual_seed(12345)
         return call(*arguments)
 
+    if before.error is None and not same(before.value, before.value):
+        return None  # no kind of value that can be compared
     if not alike(run(call, probe.arguments), before):
         return _behaves(exercise, behaviour.STATE_KEPT)
     if "the random state" in before.changed and not alike(run(reseeded, probe.arguments), before):
@@ -342,7 +358,8 @@ def _form(outcome: Outcome) -> object:
 def is_blank(answer: Callable[..., Any]) -> bool:
     """Whether `answer` is still as it was handed out: a docstring and `...`."""
     if inspect.isclass(answer):
-        return all(is_blank(method) for method in vars(answer).values() if inspect.isfunction(method))
+        methods = [method for method in vars(answer).values() if inspect.isfunction(method)]
+        return bool(methods) and all(map(is_blank, methods))
     code = getattr(answer, "__code__", None)
     if code is None:
         return False
@@ -353,6 +370,9 @@ def is_blank(answer: Callable[..., Any]) -> bool:
 
 def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:
     wanted = f"it has to be {exercise.wanted}"
+    if inspect.isclass(answer) and not inspect.isclass(exercise.reference):
+        message = f"{exercise.name}: the answer is a class, {answer.__name__}; {wanted}"
+        return Result(exercise.name, False, message, "signature")
     if not callable(answer):
         message = f"{exercise.name}: the answer is a {type(answer).__name__}; {wanted}"
         return Result(exercise.name, False, message, "signature")

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 FEW = 12  # as many numbers as are shown one by one
+MANY = 300  # as many characters as are shown of what is no tensor
 
 
 def describe(value: Any) -> str:
@@ -18,7 +19,16 @@ def describe(value: Any) -> str:
         return f"shape {tuple(value.shape)}, {_dtype(value)}{numbers}"
     if callable(value):  # the repr of a method holds an address
         return f"a {type(value).__name__}"
-    return repr(value)
+    if isinstance(value, list | tuple) and any(
+        isinstance(item, Tensor | list | tuple | dict) for item in value
+    ):
+        return f"{type(value).__name__} of {len(value)}: {cut(', '.join(map(_short, value)))}"
+    return cut(repr(value))
+
+
+def cut(text: str) -> str:
+    """Return no more of a text than is read."""
+    return text if len(text) <= MANY else f"{text[:MANY]} …"
 
 
 def describe_input(arguments: dict[str, Any]) -> str:
@@ -61,6 +71,9 @@ def _short(value: Any) -> str:
         if value.numel() <= FEW and value.ndim == 1:
             return str(value.tolist())
         return str(tuple(value.shape))
+    if isinstance(value, nn.Module):
+        kinds = (kind for kind in type(value).__mro__ if kind.__module__.startswith("torch."))
+        return f"nn.{next(kinds).__name__}"
     text = repr(value)
     return text if len(text) <= 40 else type(value).__name__
 

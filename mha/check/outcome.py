@@ -8,6 +8,7 @@ import contextlib
 import copy
 import io
 import linecache
+import math
 import os
 import sysconfig
 import traceback
@@ -83,7 +84,7 @@ def _untouched(given: Any, argument: Any) -> bool:
 @contextlib.contextmanager
 def _undone(changed: list[str], said: io.StringIO) -> Iterator[None]:
     random, dtype, grad = torch.get_rng_state(), torch.get_default_dtype(), torch.is_grad_enabled()
-    device = torch.get_default_device()
+    device, threads = torch.get_default_device(), torch.get_num_threads()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
             yield
@@ -91,6 +92,9 @@ def _undone(changed: list[str], said: io.StringIO) -> Iterator[None]:
         if torch.get_default_device() != device:
             changed.append("the default device")
             torch.set_default_device(device)
+        if torch.get_num_threads() != threads:
+            changed.append("the number of threads")
+            torch.set_num_threads(threads)
         if torch.get_default_dtype() != dtype:
             changed.append("the default dtype")
         if torch.is_grad_enabled() != grad:
@@ -147,6 +151,8 @@ def same(a: Any, b: Any) -> bool:
         return isinstance(a, list) == isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) or (math.isnan(a) and math.isnan(b))
     if type(a) is not type(b):
         return False
     try:

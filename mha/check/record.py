@@ -1,8 +1,12 @@
 """What has been tried so far: hints in steps, solutions, and how far you are."""
 
 import inspect
+import re
+import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from mha.attention import MultiHeadAttention
 from mha.check.exercises import EXERCISES
@@ -46,10 +50,10 @@ def hint(name: str) -> None:
     elif result.passed:
         print(f"{name}: passed, there is nothing to hint at")
     else:
-        steps = _steps(result)
-        step = min(RECORD.hints[name], len(steps) - 1)
+        hints = steps(result)
+        step = min(RECORD.hints[name], len(hints) - 1)
         RECORD.hints[name] += 1
-        print(f"{name}, hint {step + 1} of {len(steps)}: {steps[step]}")
+        print(f"{name}, hint {step + 1} of {len(hints)}: {hints[step]}")
 
 
 def solution(name: str) -> None:
@@ -59,7 +63,8 @@ def solution(name: str) -> None:
         ValueError: if there is no exercise of that name.
     """
     _check_name(name)
-    print(inspect.getsource(MultiHeadAttention if name == _LAYER else EXERCISES[name].reference))
+    reference = MultiHeadAttention if name == _LAYER else EXERCISES[name].reference
+    print("\n\n".join(_with_parts(reference, {}).values()))
 
 
 def progress() -> None:
@@ -85,7 +90,20 @@ def start_clock() -> None:
     RECORD.started = time.monotonic()
 
 
-def _steps(result: Result) -> list[str]:
+def _with_parts(function: Callable[..., Any], seen: dict[str, Any]) -> dict[str, Any]:
+    """Return the source of `function`, after that of what it calls of its own module and nobody else sees."""
+    module = sys.modules[function.__module__]
+    seen.setdefault(function.__qualname__, None)  # so that nothing comes twice
+    for name in re.findall(r"(?<![\w.])_[a-z]\w*(?=\()", inspect.getsource(function)):
+        part = getattr(module, name, None)
+        if inspect.isfunction(part) and part.__module__ == module.__name__ and name not in seen:
+            _with_parts(part, seen)
+    seen[function.__qualname__] = seen.pop(function.__qualname__) or inspect.getsource(function)
+    return seen
+
+
+def steps(result: Result) -> list[str]:
+    """Return the hints on what is wrong, one after the other: where, what, how."""
     where = f"where: look at the stage '{result.stage}'"
     if not result.mistakes:
         return [where, f"what: {result.message}", f"how: compare with check.solution({result.exercise!r})"]
