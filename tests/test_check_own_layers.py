@@ -1066,3 +1066,48 @@ def test_a_softmax_in_float32_is_right_and_what_else_is_wrong_is_named():
     assert mark_layer(InSingle).passed
     assert mark_layer(InSingle(512, 8)).passed
     assert [entry.id for entry in mark_layer(InSingle(48, 4, scaled=False)).mistakes] == ["scale-missing"]
+
+
+# ---------------------------------------------------------------- masks of self-attention
+
+
+class _ReadsItsMask(mha.MultiHeadAttention):
+    """The package's layer, but that a mask is read in a way of its own."""
+
+    def forward(self, Q, K, V, mask=None):
+        return super().forward(Q, K, V, None if mask is None else self.read(mask))
+
+
+def _reading(read):
+    return type("Attention", (_ReadsItsMask,), {"read": staticmethod(read)})
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda mask: ~mask.bool() if mask.size(-1) == mask.size(-2) else mask,
+        lambda mask: mask.transpose(-2, -1) if mask.size(-1) == mask.size(-2) else mask,
+        lambda mask: mask[:1] if mask.size(-1) == mask.size(-2) else mask,
+    ],
+    ids=["upside down where Lq = Lk", "transposed where Lq = Lk", "the first example's where Lq = Lk"],
+)
+def test_a_mask_that_is_misread_in_self_attention_only_does_not_pass(read):
+    for answer in (_reading(read), _reading(read)(20, 4)):
+        result = mark_layer(answer)
+        assert not result.passed and "self-attention and" in result.message
+
+
+@pytest.mark.parametrize(
+    "read, shape",
+    [
+        (lambda mask: torch.ones_like(mask) if mask.ndim == 2 else mask, "(L, L)"),
+        (lambda mask: ~mask.bool() if mask.ndim == 4 and mask.size(2) == 1 else mask, "(B, 1, 1, L)"),
+    ],
+)
+def test_a_shorter_mask_that_is_not_read_as_it_broadcasts_is_remarked_on(read, shape):
+    result = mark_layer(_reading(read))
+    assert result.passed and f"It does not take a mask of {shape}" in result.message
+
+
+def test_a_layer_that_reads_every_mask_has_no_such_remark():
+    assert mark_layer(mha.MultiHeadAttention).message == "multi_head_attention: passed."

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mha.check.exercise import Probe
 from mha.check.weights import Projections
+from mha.masks import causal_mask, padding_mask
 
 HALF, NUMBERS = "half precision", "a mask of 0 and 1"
 Weights = Sequence[Tensor | nn.Linear]
@@ -35,6 +36,10 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
     mask[..., 0] = True
     empty = mask.clone()
     empty[1, 0, 2] = False
+    itself = {"Q": square, "K": square, "V": square}
+    causal, padding = causal_mask(6), padding_mask([6, 4], 6)
+    square_mask = torch.rand(2, 1, 6, 6, generator=generator) < 0.5
+    square_mask[..., 0] = True
     half = {name: t.bfloat16() for name, t in cross.items()}
     if inputs == 1:  # what was one tensor stays one
         half = dict.fromkeys("QKV", half["Q"])
@@ -58,8 +63,18 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
             Probe("a mask", "mask", {**cross, "mask": mask}),
             Probe(NUMBERS, "mask", {**cross, "mask": mask.long()}),
             Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
+            Probe("self-attention and a mask", "mask", {**itself, "mask": square_mask}),
+            Probe("self-attention and a causal mask", "mask", {**itself, "mask": causal.expand(2, 1, 6, 6)}),
+            Probe("self-attention and padding", "mask", {**itself, "mask": padding.expand(2, 1, 6, 6)}),
         ]
     return ladder
+
+
+def shorter_masks(d_model: int) -> dict[str, dict[str, Tensor]]:
+    """Return self-attention under masks of fewer numbers, by their shape: not every layer takes those."""
+    x = torch.randn(2, 6, d_model, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    masks = {"(L, L)": causal_mask(6), "(B, 1, 1, L)": padding_mask([6, 4], 6)}
+    return {shape: {"Q": x, "K": x, "V": x, "mask": mask} for shape, mask in masks.items()}
 
 
 def given_projections(weights: Weights, num_heads: int | None) -> Projections:

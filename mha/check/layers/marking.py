@@ -13,6 +13,7 @@ from mha.check.catalogue import Mistake
 from mha.check.diagnose import is_blank
 from mha.check.exercise import Probe
 from mha.check.layers import behaviour as layer_behaviour
+from mha.check.layers.behaviour import first
 from mha.check.layers.calls import (
     PLAIN,
     WANTED,
@@ -25,7 +26,15 @@ from mha.check.layers.calls import (
     lent,
     signature_of,
 )
-from mha.check.layers.inputs import HALF, NUMBERS, GivenError, Weights, given_projections, layer_probes
+from mha.check.layers.inputs import (
+    HALF,
+    NUMBERS,
+    GivenError,
+    Weights,
+    given_projections,
+    layer_probes,
+    shorter_masks,
+)
 from mha.check.layers.making import follows_the_exercise, make, means, takes_a_config
 from mha.check.layers.own_input import Inputs, check_width, own_probe, with_own
 from mha.check.layers.reading import NAME, Reading, believable, diagnosed
@@ -42,7 +51,7 @@ from mha.check.layers.verdict import (
     takes_no_mask,
 )
 from mha.check.mistakes import layer as known
-from mha.check.outcome import Outcome, run
+from mha.check.outcome import Outcome, run, same
 from mha.check.result import Result
 from mha.check.weights import Projections, find_projections, width_of
 
@@ -305,9 +314,26 @@ def _mark(
         reading, result = diagnosed(compared)
         if result.passed:
             result = _behaves_wrongly(built, reading, probes, given, fresh) or result
+            remarks += _masks_not_taken(built, reading)
     if own is not None:
         result = with_own(built, reading, result, own, probes, given)
     return remarked(built, reading, result, remarks, w is None, strict)
+
+
+def _masks_not_taken(built: Built, reading: Reading) -> list[str]:
+    """Say which masks of fewer numbers than (B, 1, Lq, Lk) a right layer does not read as they broadcast."""
+    if built.form.mask is None or reading.causal:
+        return []
+    shapes = []
+    for shape, arguments in shorter_masks(built.d_model).items():
+        probe = Probe(shape, "mask", arguments)
+        cast = _cast(built, probe)
+        value = run(built, cast).value
+        if not same(first(value), first(run(reading.right, cast).value)):
+            shapes.append(shape)
+    if not shapes:
+        return []
+    return [f"It does not take a mask of {' or '.join(shapes)} as it broadcasts: give it (B, 1, Lq, Lk)."]
 
 
 def _probes(built: Built) -> list[Probe]:
