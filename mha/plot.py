@@ -270,25 +270,71 @@ def _wrap(blocks: list[list[_Panel]], columns: int) -> list[list[_Panel]]:
 
 
 def _draw(rows: list[list[_Panel]], inches: float | None = None) -> Figure:
+    """Draw the panels, in inches from the edges: matplotlib's own layout takes as long as all the rest."""
     columns = max(map(len, rows))
     Lq, Lk = rows[0][0].weights.shape
     size = inches or _panel_inches(max(Lq, Lk))
     width, height = size * Lk / max(Lq, Lk), size * Lq / max(Lq, Lk)
-    figure = NotebookFigure(figsize=(columns * (width + 0.25) + 1.5, len(rows) * (height + 0.5) + 0.6))
-    axes = figure.subplots(len(rows), columns, squeeze=False)
-    for r, row in enumerate(axes):
-        for c, ax in enumerate(row):
-            if c >= len(rows[r]):
-                ax.set_axis_off()
-                continue
-            # Key tokens stand below a column, and again where the rows below are of another example.
-            lowest = r + 1 == len(rows) or c >= len(rows[r + 1])
-            name_keys = lowest or rows[r][c].keys != rows[r + 1][c].keys
-            _draw_panel(ax, rows[r][c], width, height, name_queries=c == 0, name_keys=name_keys)
-    bar = figure.colorbar(axes[0, 0].collections[0], ax=axes, shrink=0.8, aspect=30)
-    bar.set_label("attention weight")
-    figure.set_layout_engine("constrained")  # last: each draw of it lays everything out
+    small = max(width, height) < 2
+    left, between = _left_of_panels(rows, small), 0.06 if small else 0.3
+    named = [[_names_keys(rows, r, c) for c in range(len(row))] for r, row in enumerate(rows)]
+    above = 0.2 if small else 0.35
+    below = [_below_row(row, names, width, small) for row, names in zip(rows, named, strict=True)]
+    right = left + columns * width + (columns - 1) * between
+    figure = NotebookFigure(figsize=(right + 1.15, 0.05 + sum(above + height + space for space in below)))
+    top = figure.get_figheight() - 0.05
+    for r, row in enumerate(rows):
+        top -= above + height
+        for c, panel in enumerate(row):
+            ax = _axes_at(figure, left + c * (width + between), top, width, height)
+            _draw_panel(ax, panel, width, height, name_queries=c == 0, name_keys=named[r][c])
+        top -= below[r]
+    _add_colour_bar(figure, right + 0.2, below[-1])
     return figure
+
+
+def _axes_at(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
+    W, H = figure.get_size_inches()
+    return figure.add_axes((x / W, y / H, width / W, height / H))
+
+
+def _names_keys(rows: list[list[_Panel]], r: int, c: int) -> bool:
+    """Whether key tokens stand below: under a column, and where the rows below are of another example."""
+    lowest = r + 1 == len(rows) or c >= len(rows[r + 1])
+    return lowest or rows[r][c].keys != rows[r + 1][c].keys
+
+
+def _left_of_panels(rows: list[list[_Panel]], small: bool) -> float:
+    longest = max(len(token) for row in rows for token in row[0].queries)
+    return (0.25 if small else 0.4) + longest * _LETTER_INCHES
+
+
+def _below_row(row: list[_Panel], named: list[bool], width: float, small: bool) -> float:
+    space = 0.04 if small else 0.22
+    names = [_longest(panel.keys) for panel, is_named in zip(row, named, strict=True) if is_named]
+    if not names:
+        return space
+    is_upright = any(_stands_upright(panel.keys, width) for panel in row)
+    return max(space, 0.2) + 0.2 + (max(names) if is_upright else 0.05)
+
+
+def _longest(labels: Tokens) -> float:
+    """Return the width of the longest label in inches."""
+    return max(map(len, labels)) * _LETTER_INCHES
+
+
+def _stands_upright(keys: Tokens, width: float) -> bool:
+    return _longest(keys) > width / len(keys)
+
+
+def _add_colour_bar(figure: Figure, x: float, below: float) -> None:
+    height = figure.get_figheight()
+    low, high = below, height - 0.35
+    shrunk = 0.8 * (high - low) if high - low > 3 else high - low
+    bar_axes = _axes_at(figure, x, (low + high - shrunk) / 2, 0.13, shrunk)
+    bar_axes.set_label("<colorbar>")  # as matplotlib calls it
+    bar = figure.colorbar(figure.axes[0].collections[0], cax=bar_axes)
+    bar.set_label("attention weight")
 
 
 def _panel_inches(L: int) -> float:
@@ -314,9 +360,7 @@ def _draw_panel(
     if name_queries:
         _name_ticks(ax.yaxis, panel.queries, height, rotation=0)
     if name_keys:
-        longest = max(map(len, panel.keys))
-        upright = longest * _LETTER_INCHES > width / len(panel.keys)
-        _name_ticks(ax.xaxis, panel.keys, width, rotation=90 if upright else 0)
+        _name_ticks(ax.xaxis, panel.keys, width, rotation=90 if _stands_upright(panel.keys, width) else 0)
     for spine in ax.spines.values():
         spine.set(visible=True, color="0.6")
 

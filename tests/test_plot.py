@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -20,6 +21,12 @@ def probabilities(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def panels(figure: Figure) -> list:
     return [ax for ax in figure.axes if ax.axison and ax.get_label() != "<colorbar>"]
+
+
+def grid(shown: list) -> tuple[int, int]:
+    """Rows and columns, by where the panels stand."""
+    places = [ax.get_position() for ax in shown]
+    return len({round(place.y0, 4) for place in places}), len({round(place.x0, 4) for place in places})
 
 
 def drawn(ax) -> np.ndarray:
@@ -82,13 +89,11 @@ def test_512_tokens_have_no_values_and_thinned_ticks():
 @pytest.mark.parametrize("h, rows, columns", [(1, 1, 1), (4, 1, 4), (6, 2, 4), (12, 3, 4)])
 def test_many_heads_are_laid_out_in_a_grid(h, rows, columns):
     shown = panels(plot.heads(probabilities(h, 3, 3)))
-    grid = shown[0].get_subplotspec().get_gridspec()
-    assert (len(shown), grid.nrows, grid.ncols) == (h, rows, columns)
+    assert (len(shown), *grid(shown)) == (h, rows, columns)
 
 
 def test_columns_can_be_chosen():
-    grid = panels(plot.heads(probabilities(12, 3, 3), columns=6))[0].get_subplotspec().get_gridspec()
-    assert (grid.nrows, grid.ncols) == (2, 6)
+    assert grid(panels(plot.heads(probabilities(12, 3, 3), columns=6))) == (2, 6)
 
 
 def test_each_example_of_a_batch_has_its_own_rows_and_tokens():
@@ -126,8 +131,7 @@ def test_layers_have_a_row_each_and_heads_a_column():
     weights = probabilities(2, 3, 4, 4)
     for given in (weights, list(weights)):
         shown = panels(plot.layers(given, list("abcd")))
-        grid = shown[0].get_subplotspec().get_gridspec()
-        assert (grid.nrows, grid.ncols) == (2, 3)
+        assert grid(shown) == (2, 3)
         assert shown[4].get_title() == "Layer 1, head 1"
         np.testing.assert_allclose(drawn(shown[4]), weights[1, 1], rtol=1e-6)
 
@@ -279,3 +283,31 @@ def test_examples_with_keys_of_their_own_are_labelled_each():
     assert below == [["a", "b"], ["c", "d"]]
     below = [len(ax.get_xticklabels()) for ax in plot.heads(weights, ["a", "b"]).axes[:2]]
     assert below == [0, 2]
+
+
+LONG = ["[CLS]", "incomprehensibilities", "WWWWWWWW", "i"]
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda: plot.heads(probabilities(2, 3, 3), TOKENS),
+        lambda: plot.heads(probabilities(1, 2, 4), ["q0", "q1"], LONG),
+        lambda: plot.heads(probabilities(5, 4, 4), LONG),
+        lambda: plot.heads(probabilities(2, 2, 4, 4), [LONG, list("abcd")]),
+        lambda: plot.heads(probabilities(3, 64, 64)),
+        lambda: plot.layers(probabilities(3, 6, 4, 4), LONG),
+        lambda: plot.compare(probabilities(3, 3, 5), probabilities(3, 3, 5)),
+        lambda: plot.compare(probabilities(1, 1, 1), probabilities(1, 1, 1)),
+    ],
+)
+def test_nothing_lies_over_another_or_beyond_the_edge(figure):
+    figure = figure()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = [ax.get_tightbbox(renderer) for ax in figure.axes]
+    for n, box in enumerate(boxes):
+        assert box.x0 >= 0 and box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+        for other in boxes[:n]:
+            apart = box.x0 >= other.x1 or other.x0 >= box.x1 or box.y0 >= other.y1 or other.y0 >= box.y1
+            assert apart, (box, other)
