@@ -1,5 +1,7 @@
 """What goes wrong when masks are made."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -444,3 +446,67 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return torch.zeros(mask.shape).masked_fill(~mask, -1e9)
+
+
+# ---------------------------------------------------------------- two slips in one line
+
+
+@mistake(
+    "causal-mirrored-top-left",
+    "triu() in place of tril(), and for Lq ≠ Lk the mask is aligned top-left",
+    "Each token sees itself and the future.",
+    "rows are queries: keep what lies on and below the diagonal, tril(diagonal=Lk - Lq).",
+    stage="causal_give",
+)
+def _(mask: Tensor) -> Tensor:
+    return torch.ones_like(mask).triu()
+
+
+@mistake(
+    "causal-sees-next-top-left",
+    "tril(diagonal=1): a token may see the next one, and for Lq ≠ Lk the mask is aligned top-left",
+    "The answer leaks: training looks perfect, generation is useless.",
+    "the last query sees the last key and nothing beyond: tril(diagonal=Lk - Lq).",
+    stage="causal_give",
+)
+def _(mask: Tensor) -> Tensor:
+    return torch.ones_like(mask).tril(diagonal=1)
+
+
+@mistake(
+    "padding-inverted-strict",
+    "True marks the padding, but not its first token: > in place of <",
+    "A model with it looks at nothing but padding.",
+    "True means may attend: positions < lengths.",
+    stage="padding_give",
+)
+def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    return ~padding(lengths + 1, max_len)
+
+
+def _without_axes(id: str, title: str, hint: str, made: Callable[[Tensor, int], Tensor]) -> None:
+    effect = "A mask of (B, L) broadcasts as (Lq, Lk): an error, or each example's mask goes to one query."
+
+    @mistake(id, title, effect, hint, stage="padding_give")
+    def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+        return made(lengths, max_len)[:, 0, 0]
+
+
+_without_axes(
+    "padding-inverted-no-axes",
+    "True marks the padding, and the axes of heads and queries are missing",
+    "positions < lengths[:, None], then mask[:, None, None, :].",
+    lambda lengths, max_len: ~padding(lengths, max_len),
+)
+_without_axes(
+    "padding-one-too-many-no-axes",
+    "One token of padding is taken for real (<= in place of <), and the two axes in between are missing",
+    "positions are counted from 0: positions < lengths[:, None], then mask[:, None, None, :].",
+    lambda lengths, max_len: padding(lengths + 1, max_len),
+)
+_without_axes(
+    "padding-one-too-few-no-axes",
+    "The last real token is taken for padding, and the axes of heads and queries are missing",
+    "positions are counted from 0: positions < lengths[:, None], then mask[:, None, None, :].",
+    lambda lengths, max_len: padding(lengths - 1, max_len),
+)
