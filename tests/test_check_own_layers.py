@@ -1092,9 +1092,8 @@ def _reading(read):
     ids=["upside down where Lq = Lk", "transposed where Lq = Lk", "the first example's where Lq = Lk"],
 )
 def test_a_mask_that_is_misread_in_self_attention_only_does_not_pass(read):
-    for answer in (_reading(read), _reading(read)(20, 4)):
-        result = mark_layer(answer)
-        assert not result.passed and "self-attention and" in result.message
+    result = mark_layer(_reading(read)(20, 4))
+    assert not result.passed and "self-attention and" in result.message
 
 
 @pytest.mark.parametrize(

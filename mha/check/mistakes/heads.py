@@ -188,12 +188,10 @@ def _(x: Tensor, num_heads: int) -> Tensor:
     "The result is (B·h, L, d_k): batch and heads share an axis",
     "An older convention; masks and merging have to know of it.",
     "keep four axes, (B, h, L, d_k).",
-    stage="split",
+    stage="split_give",
 )
-def _(x: Tensor, num_heads: int) -> Tensor:
-    B, L, d_model = x.shape
-    d_k = d_model // num_heads
-    return x.reshape(B, L, num_heads, d_k).transpose(1, 2).reshape(B * num_heads, L, d_k)
+def _(heads: Tensor) -> Tensor:
+    return heads.flatten(0, 1)
 
 
 @mistake(
@@ -258,10 +256,10 @@ def _(x: Tensor, num_heads: int) -> Any:
     "The result is (h·B, L, d_k): heads and batch share an axis, the heads in front",
     "torch.cat lays the heads along the batch.",
     "keep an axis for each: torch.stack(…, dim=1) gives (B, h, L, d_k).",
-    stage="split",
+    stage="split_give",
 )
-def _(x: Tensor, num_heads: int) -> Any:
-    return torch.cat(x.chunk(num_heads, dim=-1))
+def _(heads: Tensor) -> Any:
+    return heads.transpose(0, 1).flatten(0, 1)
 
 
 @mistake(
