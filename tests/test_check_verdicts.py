@@ -54,7 +54,7 @@ def test_an_unknown_mistake_is_shown_with_its_input():
     result = marked("split_heads", lambda x, num_heads: mha.split_heads(x, num_heads) + 1)
     assert result.mistakes == ()
     first, given, wanted, parts, last = result.message.splitlines()
-    assert first.endswith("at the stage 'split', on one token, two heads: x (1, 1, 4), num_heads 2")
+    assert first.endswith("at the stage 'split' or after it, on one token, two heads: x (1, 1, 4), num_heads 2")
     assert given.startswith("  given:  shape (1, 2, 1, 2), float64, [")
     assert wanted.startswith("  wanted: shape (1, 2, 1, 2), float64, [")
     assert last == "  No mistake that is known, and no two of them, come to this."
