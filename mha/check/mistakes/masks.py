@@ -399,6 +399,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "The padding is seen.",
     "True up to each length: torch.arange(max_len) < lengths[:, None].",
     stage="padding_give",
+    also={"padding": padding},
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return torch.ones_like(mask)
@@ -421,6 +422,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "Neither the tokens nor the rest of the padding are marked.",
     "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
     stage="padding_give",
+    also={"padding": padding},
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return torch.arange(max_len) == lengths[:, None, None, None]
@@ -450,6 +452,8 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
 
 # ---------------------------------------------------------------- two slips in one line
 
+# Each makes its mask from the start, so it cannot meet another that makes one: hence the `also`.
+
 
 @mistake(
     "causal-mirrored-top-left",
@@ -457,6 +461,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "Each token sees itself and the future.",
     "rows are queries: keep what lies on and below the diagonal, tril(diagonal=Lk - Lq).",
     stage="causal_give",
+    also={"causal": causal},
 )
 def _(mask: Tensor) -> Tensor:
     return torch.ones_like(mask).triu()
@@ -468,6 +473,7 @@ def _(mask: Tensor) -> Tensor:
     "The answer leaks: training looks perfect, generation is useless.",
     "the last query sees the last key and nothing beyond: tril(diagonal=Lk - Lq).",
     stage="causal_give",
+    also={"causal": causal},
 )
 def _(mask: Tensor) -> Tensor:
     return torch.ones_like(mask).tril(diagonal=1)
@@ -479,6 +485,7 @@ def _(mask: Tensor) -> Tensor:
     "A model with it looks at nothing but padding.",
     "True means may attend: positions < lengths.",
     stage="padding_give",
+    also={"padding": padding},
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return ~padding(lengths + 1, max_len)
@@ -487,7 +494,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
 def _without_axes(id: str, title: str, hint: str, made: Callable[[Tensor, int], Tensor]) -> None:
     effect = "A mask of (B, L) broadcasts as (Lq, Lk): an error, or each example's mask goes to one query."
 
-    @mistake(id, title, effect, hint, stage="padding_give")
+    @mistake(id, title, effect, hint, stage="padding_give", also={"padding": padding})
     def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
         return made(lengths, max_len)[:, 0, 0]
 

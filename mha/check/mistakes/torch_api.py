@@ -476,10 +476,10 @@ _called(
 )
 _called(
     "sdpa-always-causal",
-    "is_causal=True in every call",
-    "Without a mask each query sees the first keys only; with one, PyTorch refuses.",
+    "is_causal=True wherever there is no mask",
+    "Without a mask each query sees the first keys only, though nobody asked for that.",
     "pass the mask, and is_causal never.",
-    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, is_causal=True),
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, is_causal=keep is None),
 )
 _called(
     "sdpa-scale-1",
