@@ -214,7 +214,7 @@ def test_the_verdict_names_the_mistake_in_its_first_line_and_its_effect_below(ca
 
 
 def test_what_nothing_explains_is_shown_on_the_smallest_input(capsys):
-    result = check.merge_heads(lambda x: x.transpose(1, 2).flatten(2) + 1)
+    result = check.merge_heads(lambda x: x.transpose(1, 2).flatten(2).sin())
     said = capsys.readouterr().out
     assert result.stage == "merge" and result.mistakes == ()
     assert "first goes wrong at the stage 'merge' or after it, on one token, two heads" in said

@@ -118,7 +118,7 @@ def test_another_verdict_starts_the_hints_anew(capsys):
 
 
 def test_an_unknown_mistake_gets_hints_too_and_a_right_answer_none(capsys):
-    check.merge_heads(lambda x: mha.merge_heads(x) + 1)
+    check.merge_heads(lambda x: mha.merge_heads(x).sin())
     for _ in range(3):
         check.hint("merge_heads")
     check.merge_heads(mha.merge_heads)

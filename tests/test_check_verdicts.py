@@ -51,15 +51,17 @@ def test_values_of_different_forms_have_no_first_difference():
 
 
 def test_an_unknown_mistake_is_shown_with_its_input():
-    result = marked("split_heads", lambda x, num_heads: mha.split_heads(x, num_heads) + 1)
+    result = marked("split_heads", lambda x, num_heads: mha.split_heads(x, num_heads).sin())
     assert result.mistakes == ()
     first, given, wanted, parts, last = result.message.splitlines()
-    assert first.endswith("at the stage 'split' or after it, on one token, two heads: x (1, 1, 4), num_heads 2")
+    assert first.endswith(
+        "at the stage 'split' or after it, on one token, two heads: x (1, 1, 4), num_heads 2"
+    )
     assert given.startswith("  given:  shape (1, 2, 1, 2), float64, [")
     assert wanted.startswith("  wanted: shape (1, 2, 1, 2), float64, [")
     assert last == "  No mistake that is known, and no two of them, come to this."
     assert parts.startswith("  result[0, 0, 0, 0] is ") and parts.endswith(
-        "(4 of 4 numbers differ, by 1 at most)"
+        "(4 of 4 numbers differ, by 1.358 at most)"
     )
 
 
@@ -214,7 +216,6 @@ def test_a_layer_among_the_inputs_is_called_by_its_kind():
 
 def test_floats_in_a_list_may_be_rounded():
     assert marked("alibi_slopes", lambda h: [2.0 ** (-8 * i / h) + 1e-12 for i in range(1, h + 1)]).mistakes
-    assert not marked("alibi_slopes", lambda h: [0.0] * h).mistakes
 
 
 def test_the_number_of_threads_is_put_back():

@@ -21,6 +21,7 @@ from mha.check.catalogue import Mistake
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
 from mha.check.outcome import Outcome, alike, attempt, run, same
+from mha.check.relations import relation
 from mha.check.result import Result
 
 MANY = 4  # as many readings as a verdict lists that come to the same
@@ -146,7 +147,23 @@ class Comparison:
     def unknown(self) -> Result:
         """Return the verdict on what nothing in the catalogue explains: where it first goes wrong."""
         first = self.wrong[0]
-        return self._failed(self._show(first), self.probes[first].stage)
+        stage = self.probes[first].stage
+        found = self._related()
+        if found is None:
+            return self._failed(self._show(first), stage)
+        entry, said = found
+        told = (
+            f"{self.exercise.name}: {entry.title}\n  {entry.effect}\n  On {self.probes[first].shows}: {said}"
+        )
+        return self._failed(told, stage, (entry,))
+
+    def _related(self) -> tuple[Mistake, str] | None:
+        if any(self.given[i].error is not None or self.wanted[i].error is not None for i in self.wrong):
+            return None
+        wanted = [self.wanted[i].value for i in self.wrong]
+        if self.output_only:
+            wanted = [value[0] if isinstance(value, tuple) else value for value in wanted]
+        return relation([(self.given[i].value, value) for i, value in zip(self.wrong, wanted, strict=True)])
 
     def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
         if not readings:

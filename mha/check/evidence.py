@@ -62,8 +62,8 @@ def _first_difference(name: str, given: Any, wanted: Any) -> str | None:
     index = tuple(differs.nonzero()[0].tolist())
     count = f"{int(differs.sum())} of {differs.numel()} numbers differ"
     largest = (one - other).abs().nan_to_num(0.0).max()
-    by = f", by {_number(largest)} at most" if largest > 0 and int(differs.sum()) > 1 else ""
-    return f"{name}{list(index)} is {_number(one[index])}, wanted {_number(other[index])} ({count}{by})"
+    by = f", by {number(largest)} at most" if largest > 0 and int(differs.sum()) > 1 else ""
+    return f"{name}{list(index)} is {number(one[index])}, wanted {number(other[index])} ({count}{by})"
 
 
 def _short(value: Any) -> str:
@@ -82,7 +82,8 @@ def _dtype(value: Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _number(x: Tensor) -> str:
+def number(x: Tensor) -> str:
+    """Return one number as it is read: four digits."""
     return f"{x.item():.4g}"
 
 

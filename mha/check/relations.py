@@ -1,0 +1,241 @@
+"""How a result that no known mistake explains stands to the right one: of another kind, shape, size, order.
+
+A relation has to hold on every input on which the answer is wrong. It names what is wrong with the result,
+not the line that is to blame.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mha.check.catalogue import Mistake, behaviour
+from mha.check.evidence import number
+
+Pair = tuple[Any, Any]  # what was given, what was wanted
+
+OTHER_KIND = behaviour(
+    "result-of-another-kind",
+    "result",
+    "The result is of another kind than was asked for",
+    "Whoever calls it cannot use it as it is.",
+    "return what the docstring says, and nothing around it.",
+)
+OTHER_DTYPE = behaviour(
+    "result-of-another-dtype",
+    "result",
+    "The numbers are right, their dtype is not",
+    "It does not go together with the tensors that came in.",
+    "keep the dtype of the inputs: no .float(), no tensor that is made without dtype=.",
+)
+OTHER_SHAPE = behaviour(
+    "result-of-another-shape",
+    "result",
+    "The numbers are right, in their order, but the shape is not",
+    "An axis is missing, or there is one too many.",
+    "compare the shape with that of the docstring, axis by axis.",
+)
+OTHER_AXES = behaviour(
+    "result-axes-exchanged",
+    "result",
+    "The numbers are right, but axes are exchanged",
+    "The same numbers, each at another place.",
+    "transpose the axes that are exchanged.",
+)
+REVERSED = behaviour(
+    "result-reversed",
+    "result",
+    "The numbers are right, but an axis runs the other way",
+    "The same numbers in reverse order.",
+    "do not flip; count from 0 upwards.",
+)
+FACTOR = behaviour(
+    "result-times-a-number",
+    "result",
+    "Every number is the right one times a constant",
+    "A factor, a division or a mean is too much or missing.",
+    "look for what multiplies or divides the result.",
+)
+OFFSET = behaviour(
+    "result-plus-a-number",
+    "result",
+    "Every number is the right one plus a constant",
+    "Something is added that nobody asked for.",
+    "look for what is added to the result.",
+)
+OTHER_SCALE = behaviour(
+    "scale-other",
+    "scale",
+    "The scores have another scale than 1/√d_k",
+    "The order of the keys is right; the weights are too peaked or too flat.",
+    "divide the scores by math.sqrt(Q.size(-1)), once.",
+)
+
+
+def relation(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
+    """Return the relation in which all pairs of results stand, and what is to be said of it."""
+    if any(given is None for given, _ in pairs):
+        return None
+    if any(_kind(given) != _kind(wanted) for given, wanted in pairs):
+        return _of_another_kind(pairs)
+    scale = _scale(pairs)
+    if scale is not None:
+        return OTHER_SCALE, scale
+    parts = _differing(pairs)
+    if parts is None:
+        return None
+    for entry, find in _RELATIONS:
+        said = find(parts)
+        if said is not None:
+            return entry, said
+    return None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple | list) and all(isinstance(item, Tensor) for item in value) and value:
+        return f"{type(value).__name__} of {len(value)} tensors"
+    return "tensor" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _of_another_kind(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
+    kinds = {(_kind(given), _kind(wanted)) for given, wanted in pairs}
+    if any(given == wanted for given, wanted in kinds) or len({wanted for _, wanted in kinds}) > 1:
+        return None
+    given, wanted = next(iter(kinds))
+    if given.startswith("tuple of") and wanted.startswith("tuple of"):
+        return None  # the right kind, and too many or too few: their shapes tell more
+    return OTHER_KIND, f"It is of the kind {given}, {wanted} is wanted."
+
+
+def _differing(pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]] | None:
+    """Return the one tensor of each result that is wrong; None where more than one is."""
+    if all(isinstance(given, Tensor) for given, _ in pairs):
+        return [(given, wanted) for given, wanted in pairs]
+    if not all(isinstance(given, tuple) for given, _ in pairs):
+        return None
+    if not all(isinstance(item, Tensor) for pair in pairs for value in pair for item in value):
+        return None
+    places = range(len(pairs[0][1]))
+    wrong = [i for i in places if not all(_equal(given[i], wanted[i]) for given, wanted in pairs)]
+    return [(given[wrong[0]], wanted[wrong[0]]) for given, wanted in pairs] if len(wrong) == 1 else None
+
+
+def _equal(given: Tensor, wanted: Tensor) -> bool:
+    return given.shape == wanted.shape and given.dtype == wanted.dtype and _close(given, wanted)
+
+
+def _close(given: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(given.double(), wanted.double(), rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def _has_another_dtype(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+    if not all(g.shape == w.shape and g.dtype != w.dtype and _close(g, w) for g, w in parts):
+        return None
+    given, wanted = parts[0]
+    return f"It is of {_name(given)}, {_name(wanted)} is wanted."
+
+
+def _has_another_shape(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+    if not all(g.numel() == w.numel() and g.shape != w.shape for g, w in parts):
+        return None
+    if not all(_close(g.flatten(), w.flatten()) for g, w in parts):
+        return None
+    given, wanted = parts[0]
+    return f"It has shape {tuple(given.shape)}, wanted {tuple(wanted.shape)}."
+
+
+def _has_axes_exchanged(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+    axes = range(parts[0][1].ndim)
+    for order in itertools.permutations(axes):
+        if order != tuple(axes) and all(_is(given, wanted, order) for given, wanted in parts):
+            return f"Its axes are those that are wanted in the order {', '.join(map(str, order))}."
+    return None
+
+
+def _is(given: Tensor, wanted: Tensor, order: tuple[int, ...]) -> bool:
+    return wanted.ndim == len(order) and _equal(given, wanted.permute(order))
+
+
+def _runs_backwards(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+    for axis in range(parts[0][1].ndim):
+        if all(axis < w.ndim and _equal(g, w.flip(axis)) for g, w in parts):
+            return f"Axis {axis} is reversed."
+    return None
+
+
+def _is_a_multiple(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+    factor = _fitted(parts, lambda given, wanted: (given * wanted).sum() / (wanted * wanted).sum())
+    if factor is None or not all(_close(g.double(), w.double() * factor) for g, w in parts):
+        return None
+    return f"Each is {number(factor)} times what it should be."
+
+
+def _is_shifted(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+    shift = _fitted(parts, lambda given, wanted: (given - wanted).mean())
+    if shift is None or not all(_close(g.double(), w.double() + shift) for g, w in parts):
+        return None
+    return f"Each is {number(shift)} more than it should be."
+
+
+def _fitted(parts: Sequence[tuple[Tensor, Tensor]], fit: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
+    """Return the number that fits the largest result, if all are numbers of the right shape."""
+    if not all(g.shape == w.shape and g.is_floating_point() and w.is_floating_point() for g, w in parts):
+        return None
+    given, wanted = max(parts, key=lambda part: part[1].numel())
+    return fit(given.double(), wanted.double())
+
+
+def _scale(pairs: Sequence[Pair]) -> str | None:
+    """Say how much larger than they should be the scores are from which the weights come, if that is all."""
+    found = []
+    for given, wanted in pairs:
+        if not (isinstance(given, tuple) and len(given) == len(wanted) == 2):
+            return None
+        if not isinstance(given[1], Tensor) or not isinstance(wanted[1], Tensor):
+            return None
+        factor = _of_logarithms(given[1], wanted[1])
+        if factor is None:
+            return None
+        found.append(factor)
+    known = [factor for factor in found if not factor.isnan() and abs(factor - 1) > 1e-3]
+    return f"There they are {number(known[0])} times what they should be." if known else None
+
+
+def _of_logarithms(given: Tensor, wanted: Tensor) -> Tensor | None:
+    """Return the factor between the scores of two (B, h, Lq, Lk) of weights; NaN where it cannot be seen."""
+    if given.shape != wanted.shape or given.ndim != 4:
+        return None
+    if wanted.dtype not in (torch.float32, torch.float64):  # too coarse
+        return torch.tensor(torch.nan)
+    visible = (wanted > 1e-6) & (given > 1e-6)
+    if (given > 1e-6).ne(wanted > 1e-6).any() and (wanted[~visible] > 1e-3).any():
+        return None
+    one, other = (_centred(x.double(), visible) for x in (given, wanted))
+    size = (other * other).sum()
+    if size < 1e-9:
+        return torch.tensor(torch.nan)
+    factor = (one * other).sum() / size
+    return factor if torch.allclose(one, other * factor, rtol=1e-3, atol=1e-3) else None
+
+
+def _centred(weights: Tensor, visible: Tensor) -> Tensor:
+    """Return the logarithms of the weights less their mean in each row."""
+    logarithms = weights.clamp_min(1e-12).log().masked_fill(~visible, 0.0)
+    mean = logarithms.sum(dim=-1, keepdim=True) / visible.sum(dim=-1, keepdim=True).clamp_min(1)
+    return (logarithms - mean).masked_fill(~visible, 0.0)
+
+
+def _name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+_RELATIONS: tuple[tuple[Mistake, Callable[[Sequence[tuple[Tensor, Tensor]]], str | None]], ...] = (
+    (OTHER_DTYPE, _has_another_dtype),
+    (OTHER_SHAPE, _has_another_shape),
+    (OTHER_AXES, _has_axes_exchanged),
+    (REVERSED, _runs_backwards),
+    (FACTOR, _is_a_multiple),
+    (OFFSET, _is_shifted),
+)
