@@ -165,12 +165,12 @@ def test_two_mistakes_at_once_are_nearly_always_both_named():
     every = [(name, pair) for name in EXERCISES for pair in pairs_of(name)]
     visible = [(name, pair) for name, pair in every if {entry.id for entry in pair} not in UNDONE]
     both = 0
-    for name, pair in random.Random(0).sample(visible, 40):
+    for name, pair in random.Random(0).sample(visible, 30):
         named, made = set(judge(EXERCISES[name], *pair).mistakes), set(pair)
         # Named as they are, or as others that come to the same. What is left is one mistake that hides the
         # other: all is NaN, it raises at once, nothing comes back.
         both += bool(named) and (made <= named or not made & named)
-    assert both >= 32  # `make mistakes` counts more of them: about 90 in 100
+    assert both >= 24  # `make mistakes` counts more of them: about 90 in 100
 
 
 def test_every_entry_says_what_it_is():

@@ -67,7 +67,7 @@ class Comparison:
 
     def __init__(self, exercise: Exercise, probes: list[Probe], given: list[Outcome]) -> None:
         self.exercise, self.probes = exercise, probes
-        self.wanted = [run(exercise.drive(exercise.reference), probe.arguments) for probe in probes]
+        self.wanted = [self._right(i) for i in range(len(probes))]
         self.given = [self._read(i, outcome) for i, outcome in enumerate(given)]
         values = [outcome.value for outcome in self.given if outcome.error is None]
         # An answer may leave the weights away, if it does so every time.
@@ -207,6 +207,13 @@ class Comparison:
             outcome = attempt(self.exercise.with_mistakes(*mistakes), self.probes[i].arguments)
             known[i, mistakes] = self._read(i, outcome)
         return known[i, mistakes]
+
+    def _right(self, i: int) -> Outcome:
+        """Return what the package's own code comes to on probe i; it is worked out once."""
+        known = self.exercise.outcomes
+        if (i, ()) not in known:
+            known[i, ()] = run(self.exercise.drive(self.exercise.reference), self.probes[i].arguments)
+        return known[i, ()]
 
     def _read(self, i: int, outcome: Outcome) -> Outcome:
         """Return the outcome of probe i as answers are compared: a mask of 0 and 1 as bool."""

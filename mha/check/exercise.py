@@ -47,7 +47,7 @@ class Exercise:
     probes: Callable[[], list[Probe]]
     # From an answer to a function of a probe's arguments.
     drive: Callable[[Any], Any] = _as_it_is
-    # What mistakes came to on probes, by the number of the probe; filled as they are tried.
+    # What came of mistakes, and () of the right code, by the number of the probe; filled as they are tried.
     outcomes: dict[tuple[int, tuple[Mistake, ...]], Outcome] = field(default_factory=dict, compare=False)
 
     @property
