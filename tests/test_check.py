@@ -118,13 +118,13 @@ def test_another_persons_right_layer_passes():
     assert mark_layer(mha.MultiHeadAttention).passed
 
 
-@pytest.mark.parametrize(
-    "name, id", [(name, entry.id) for name, exercise in EXERCISES.items() for entry in exercise.mistakes]
-)
-def test_every_entry_is_named(name, id):
-    result = judge(EXERCISES[name], CATALOGUE[id])
-    assert CATALOGUE[id] in result.mistakes
-    assert result.stage == result.mistakes[0].stage
+@pytest.mark.parametrize("name", EXERCISES)
+def test_every_entry_is_named(name):
+    results = {entry.id: judge(EXERCISES[name], entry) for entry in EXERCISES[name].mistakes}
+    assert results
+    for id, result in results.items():
+        assert CATALOGUE[id] in result.mistakes, id
+        assert result.stage == result.mistakes[0].stage, id
 
 
 # Two mistakes that undo each other: what comes out is right, and there is nothing to catch.
@@ -165,12 +165,12 @@ def test_two_mistakes_at_once_are_nearly_always_both_named():
     every = [(name, pair) for name in EXERCISES for pair in pairs_of(name)]
     visible = [(name, pair) for name, pair in every if {entry.id for entry in pair} not in UNDONE]
     both = 0
-    for name, pair in random.Random(0).sample(visible, 30):
+    for name, pair in random.Random(0).sample(visible, 20):
         named, made = set(judge(EXERCISES[name], *pair).mistakes), set(pair)
         # Named as they are, or as others that come to the same. What is left is one mistake that hides the
         # other: all is NaN, it raises at once, nothing comes back.
         both += bool(named) and (made <= named or not made & named)
-    assert both >= 24  # `make mistakes` counts more of them: about 90 in 100
+    assert both >= 16  # `make mistakes` counts more of them: about 90 in 100
 
 
 def test_every_entry_says_what_it_is():

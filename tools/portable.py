@@ -12,7 +12,7 @@ import sys
 
 from numpy._core._multiarray_umath import __cpu_dispatch__
 
-from project import ROOT
+from project import ROOT, notebooks
 
 # The caps of torch's own kernels, oneDNN, MKL, and numpy with its OpenBLAS: only x86 has any.
 PROCESSORS = {
@@ -44,11 +44,16 @@ def compare(caps: dict[str, str], arguments: list[str]) -> int:
     return subprocess.run(pytest, env=environment, cwd=ROOT, check=False).returncode
 
 
+def longest_first() -> list[str]:
+    """Return the notebooks, those that store most first: so no worker is left alone with a long one."""
+    return [str(path) for path in sorted(notebooks(), key=lambda path: -path.stat().st_size)]
+
+
 def main() -> int:
     failed = []
     for name, caps in PROCESSORS.items():
         print(f"\nThe notebooks with {name}:", flush=True)
-        if compare(caps, sys.argv[1:] or ["notebooks"]):
+        if compare(caps, sys.argv[1:] or longest_first()):
             failed.append(name)
     if failed:
         print(f"\nA stored output does not hold with {' nor with '.join(failed)}.", file=sys.stderr)
