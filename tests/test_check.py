@@ -118,7 +118,12 @@ def test_another_persons_right_layer_passes():
     assert mark_layer(mha.MultiHeadAttention).passed
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+# Exercises that no notebook hands out yet; the others' mistakes are put into the notebooks' own cells, and
+# named there: test_notebook_exercises.py.
+WITHOUT_A_CELL = ["kv_cache", "cached_attention", "repeat_kv", "online_attention", "head_shards"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_CELL)
 def test_every_entry_is_named(name):
     results = {entry.id: judge(EXERCISES[name], entry) for entry in EXERCISES[name].mistakes}
     assert results

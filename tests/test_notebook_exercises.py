@@ -12,6 +12,7 @@ from torch import nn
 from mha import MultiHeadAttention, check
 from mha.check import EXERCISES
 from project import notebooks
+from test_check import WITHOUT_A_CELL
 
 
 class Cell(NamedTuple):
@@ -108,3 +109,7 @@ def test_each_mistake_put_into_the_cell_is_named(cell, capsys):
     assert exercise.mistakes
     for entry in exercise.mistakes:
         assert entry.title in run_cell(cell, exercise.with_mistakes(entry), capsys), entry.id
+
+
+def test_no_exercise_is_left_out():
+    assert {cell.name for cell in FUNCTIONS} | set(WITHOUT_A_CELL) == set(EXERCISES)
