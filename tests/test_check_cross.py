@@ -1,7 +1,6 @@
 """Cross-attention, marked: right answers in any style pass, wrong ones in their own words are caught."""
 
 import math
-from itertools import combinations
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from mha.check import EXERCISES
-from mha.check.catalogue import CATALOGUE
+from mha.check.catalogue import CATALOGUE, pairs_of
 from mha.check.diagnose import judge, mark
 
 EXERCISE = EXERCISES["cross_attention"]
@@ -297,7 +296,7 @@ def test_the_mistakes_of_attention_masks_and_heads_can_be_made_here_too():
 
 
 def test_two_mistakes_at_once_are_caught_and_explained():
-    pairs = [pair for pair in combinations(EXERCISE.mistakes, 2) if not pair[0].clashes_with(pair[1])]
+    pairs = pairs_of(EXERCISE.mistakes)
     for pair in pairs[500 :: len(pairs) // 2]:
         result = judge(EXERCISE, *pair)
         assert not result.passed

@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import math
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +14,8 @@ from torch import nn
 import mha
 from mha.bert import load_bert_layer
 from mha.check import CATALOGUE, EXERCISES
-from mha.check.diagnose import Comparison, mark, verdict
+from mha.check.catalogue import pairs_of
+from mha.check.diagnose import Comparison, mark
 from mha.check.outcome import run, same
 
 CASES = Path(__file__).parent / "mistakes"
@@ -119,14 +119,14 @@ def test_the_right_pipeline_is_the_package_on_every_probe(name):
 def test_two_mistakes_at_once_are_caught_and_nearly_always_explained(name):
     exercise = EXERCISES[name]
     probes = exercise.probes()
-    pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
+    pairs = pairs_of(exercise.mistakes)
     step = max(1, len(pairs) // 4)
     tried = pairs[step // 2 :: step]
     explained = both = 0
     for pair in tried:
         wrong = exercise.with_mistakes(*pair)
         comparison = Comparison(exercise, probes, [run(wrong, probe.arguments) for probe in probes])
-        result = verdict([comparison])
+        result = comparison.verdict()
         assert result.passed == (not comparison.wrong)  # two mistakes can undo one another
         explained += bool(result.mistakes) or result.passed
         both += set(pair) <= set(result.mistakes)

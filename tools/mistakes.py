@@ -9,12 +9,12 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 
 import torch
 
 from mha import MultiHeadAttention
 from mha.check import EXERCISES, Exercise, Mistake
+from mha.check.catalogue import pairs_of
 from mha.check.diagnose import judge
 from mha.check.layers.inputs import layer_probes
 from mha.check.layers.reading import NAME, Reading
@@ -62,7 +62,7 @@ def main() -> None:
     print(f"{'exercise':<30}{'one':>6}  caught  named  slowest{'two':>7}  caught  named  slowest")
     every = Count(), Count()
     for name, exercise in exercises():
-        pairs = [pair for pair in combinations(exercise.mistakes, 2) if not pair[0].clashes_with(pair[1])]
+        pairs = pairs_of(exercise.mistakes)
         one, two = Count(), Count()
         for entry in exercise.mistakes:
             one.add(exercise, entry)

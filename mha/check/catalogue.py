@@ -4,8 +4,9 @@ To add a mistake, write one function under `@mistake(...)` in the file of its st
 tests take it from there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 Stage = Callable[..., Any]
@@ -59,6 +60,11 @@ def _entered(entry: Mistake) -> Mistake:
         raise ValueError(f"id={entry.id!r} is in the catalogue already: {CATALOGUE[entry.id].title}")
     CATALOGUE[entry.id] = entry
     return entry
+
+
+def pairs_of(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, Mistake]]:
+    """Return each two of the mistakes that can be made at once."""
+    return [pair for pair in combinations(mistakes, 2) if not pair[0].clashes_with(pair[1])]
 
 
 def mistakes_of(stages: Mapping[str, Stage]) -> list[Mistake]:

@@ -7,7 +7,6 @@ on *every* probe are named. Where none does, the first probe on which it goes wr
 
 import dis
 import inspect
-import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -17,40 +16,41 @@ import torch
 from torch import Tensor
 
 from mha.check import evidence
-from mha.check.catalogue import Mistake
+from mha.check.catalogue import Mistake, pairs_of
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
 from mha.check.outcome import Outcome, alike, attempt, run, same
 from mha.check.relations import relation
-from mha.check.result import Result
+from mha.check.result import Result, named
 
 MANY = 4  # as many readings as a verdict lists that come to the same
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
     """Mark `answer`, a function with the exercise's signature."""
-    refusal = _cannot_be_called(exercise, answer)
+    probes = exercise.probes()
+    refusal = _cannot_be_called(exercise, answer, probes)
     if refusal is not None:
         return refusal
     if is_blank(answer):
         return Result(exercise.name, False, f"{exercise.name}: not attempted yet", attempted=False)
-    probes, call = exercise.probes(), exercise.drive(answer)
+    call = exercise.drive(answer)
     given = [run(call, probe.arguments) for probe in probes]
     behaves = _unsteady(exercise, call, probes[-1], given[-1])
     if behaves is not None:
         return behaves
-    result = verdict([Comparison(exercise, probes, given)])
+    result = Comparison(exercise, probes, given).verdict()
     return (_gradients(exercise, call, probes) or result) if result.passed else result
 
 
 def judge(exercise: Exercise, *mistakes: Mistake) -> Result:
     """Return the verdict on an answer that makes just these mistakes of the catalogue."""
     wrong, probes = exercise.with_mistakes(*mistakes), exercise.probes()
-    return verdict([Comparison(exercise, probes, [run(wrong, probe.arguments) for probe in probes])])
+    return Comparison(exercise, probes, [run(wrong, probe.arguments) for probe in probes]).verdict()
 
 
-def verdict(readings: list["Comparison"]) -> Result:
-    """Return the verdict on an answer that can be read in one way or in several.
+def explained(readings: list["Comparison"]) -> tuple["Comparison", Result]:
+    """Return which of several readings of an answer explains it best, and the verdict under it.
 
     The first reading in which it is right counts; else the first in which one mistake explains it, else two.
     """
@@ -58,8 +58,8 @@ def verdict(readings: list["Comparison"]) -> Result:
         for reading in readings:
             result = look(reading)
             if result is not None:
-                return result
-    return readings[0].unknown()
+                return reading, result
+    return readings[0], readings[0].unknown()
 
 
 class Comparison:
@@ -74,6 +74,10 @@ class Comparison:
         self.output_only = bool(values) and all(isinstance(value, Tensor) for value in values)
         self.of_numbers = any(one.value is not other.value for one, other in zip(self.given, given))
         self.wrong = [i for i, wanted in enumerate(self.wanted) if not self._alike(i, wanted)]
+
+    def verdict(self) -> Result:
+        """Return the verdict on an answer that can be read in this way only."""
+        return explained([self])[1]
 
     def passed(self) -> Result | None:
         """Return the verdict if the answer is right on every probe."""
@@ -101,8 +105,7 @@ class Comparison:
 
     def two_mistakes(self) -> Result | None:
         """Return the verdict if two mistakes together explain every probe."""
-        every = itertools.combinations(self.exercise.mistakes, 2)
-        pairs = [pair for pair in every if not pair[0].clashes_with(pair[1])]
+        pairs = pairs_of(self.exercise.mistakes)
         likely = self._likely()
         result = self._named([pair for pair in pairs if likely(pair) and self._reproduces(*pair)])
         if result is not None or not self._has_a_known_form():
@@ -152,18 +155,13 @@ class Comparison:
         if found is None:
             return self._failed(self._show(first), stage)
         entry, said = found
-        told = (
-            f"{self.exercise.name}: {entry.title}\n  {entry.effect}\n  On {self.probes[first].shows}: {said}"
-        )
-        return self._failed(told, stage, (entry,))
+        told = named(self.exercise.name, entry, f"On {self.probes[first].shows}: {said}")
+        return self._failed(told.message, stage, (entry,))
 
     def _related(self) -> tuple[Mistake, str] | None:
         if any(self.given[i].error is not None or self.wanted[i].error is not None for i in self.wrong):
             return None
-        wanted = [self.wanted[i].value for i in self.wrong]
-        if self.output_only:
-            wanted = [value[0] if isinstance(value, tuple) else value for value in wanted]
-        return relation([(self.given[i].value, value) for i, value in zip(self.wrong, wanted, strict=True)])
+        return relation([(self.given[i].value, self._as_given(self.wanted[i].value)) for i in self.wrong])
 
     def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
         if not readings:
@@ -225,10 +223,11 @@ class Comparison:
         given = self.given[i]
         if given.error is not None or other.error is not None:
             return _said(given.error) == _said(other.error)
-        value = other.value
-        if self.output_only and isinstance(value, tuple):
-            value = value[0]
-        return same(given.value, value)
+        return same(given.value, self._as_given(other.value))
+
+    def _as_given(self, value: Any) -> Any:
+        """Return a result without its weights, if the answer gives none."""
+        return value[0] if self.output_only and isinstance(value, tuple) else value
 
     def _name(self, readings: list[tuple[Mistake, ...]]) -> str:
         lines = [f"{self.exercise.name}: {_titles(readings[0])}"]
@@ -252,10 +251,7 @@ class Comparison:
         return f"{said}, {line}" if line else said
 
     def _difference(self, i: int) -> str | None:
-        wanted = self.wanted[i].value
-        if self.output_only and isinstance(wanted, tuple):
-            wanted = wanted[0]
-        return evidence.difference(self.given[i].value, wanted)
+        return evidence.difference(self.given[i].value, self._as_given(self.wanted[i].value))
 
     def _show(self, i: int) -> str:
         probe, given = self.probes[i], self.given[i]
@@ -293,9 +289,9 @@ def _unsteady(exercise: Exercise, call: Callable[..., Any], probe: Probe, before
     if before.error is None and not same(before.value, before.value):
         return None  # no kind of value that can be compared
     if not alike(run(call, probe.arguments), before):
-        return _behaves(exercise, behaviour.STATE_KEPT)
+        return named(exercise.name, behaviour.STATE_KEPT)
     if "the random state" in before.changed and not alike(run(reseeded, probe.arguments), before):
-        return _behaves(exercise, behaviour.BY_CHANCE)
+        return named(exercise.name, behaviour.BY_CHANCE)
     return None
 
 
@@ -310,11 +306,11 @@ def _gradients(exercise: Exercise, call: Callable[..., Any], probes: list[Probe]
         given = _gradient(call, probe)
         if given.error is not None:
             said = f"its backward pass raises {type(given.error).__name__}: {given.error}".splitlines()[0]
-            return _behaves(exercise, behaviour.GRADIENT_CUT, said)
+            return named(exercise.name, behaviour.GRADIENT_CUT, said)
         if not same(given.value, wanted.value):
             nan = any(x is not None and x.isnan().any() for x in given.value)
             what = behaviour.GRADIENT_NAN if nan else behaviour.GRADIENT_CUT
-            return _behaves(exercise, what, f"It shows on {probe.shows}.")
+            return named(exercise.name, what, f"It shows on {probe.shows}.")
     return None
 
 
@@ -337,11 +333,6 @@ def _gradient(call: Callable[..., Any], probe: Probe) -> Outcome:
             return torch.autograd.grad((output**2).sum(), inputs, allow_unused=True)
 
     return run(gradients, probe.arguments)
-
-
-def _behaves(exercise: Exercise, entry: Mistake, shown: str = "") -> Result:
-    lines = [f"{exercise.name}: {entry.title}", f"  {entry.effect}", *([f"  {shown}"] if shown else [])]
-    return Result(exercise.name, False, "\n".join(lines), entry.stage, (entry,))
 
 
 # ---------------------------------------------------------------- small questions
@@ -392,7 +383,7 @@ def is_blank(answer: Callable[..., Any]) -> bool:
     return names in (["LOAD_CONST", "RETURN_VALUE"], ["RETURN_CONST"]) and steps[0].argval is None
 
 
-def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:
+def _cannot_be_called(exercise: Exercise, answer: object, probes: list[Probe]) -> Result | None:
     wanted = f"it has to be {exercise.wanted}"
     if inspect.isclass(answer) and not inspect.isclass(exercise.reference):
         message = f"{exercise.name}: the answer is a class, {answer.__name__}; {wanted}"
@@ -400,7 +391,7 @@ def _cannot_be_called(exercise: Exercise, answer: object) -> Result | None:
     if not callable(answer):
         message = f"{exercise.name}: the answer is a {type(answer).__name__}; {wanted}"
         return Result(exercise.name, False, message, "signature")
-    for probe in exercise.probes():
+    for probe in probes:
         try:
             inspect.signature(exercise.drive(answer)).bind(*probe.arguments.values())
         except TypeError:

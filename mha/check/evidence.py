@@ -16,7 +16,7 @@ def describe(value: Any) -> str:
         return ", ".join(f"{name} {_short(item)}" for name, item in value.items())
     if isinstance(value, Tensor):
         numbers = f", {_rounded(value)}" if value.numel() <= FEW else ""
-        return f"shape {tuple(value.shape)}, {_dtype(value)}{numbers}"
+        return f"shape {tuple(value.shape)}, {dtype_name(value)}{numbers}"
     if callable(value):  # the repr of a method holds an address
         return f"a {type(value).__name__}"
     if isinstance(value, list | tuple) and any(
@@ -78,7 +78,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else type(value).__name__
 
 
-def _dtype(value: Tensor) -> str:
+def dtype_name(value: Tensor) -> str:
+    """Return a tensor's dtype as it is written: float32."""
     return str(value.dtype).removeprefix("torch.")
 
 

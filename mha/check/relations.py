@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import Mistake, behaviour
-from mha.check.evidence import number
+from mha.check.evidence import dtype_name, number
 
 Pair = tuple[Any, Any]  # what was given, what was wanted
 
@@ -134,7 +134,7 @@ def _has_another_dtype(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
     if not all(g.shape == w.shape and g.dtype != w.dtype and _close(g, w) for g, w in parts):
         return None
     given, wanted = parts[0]
-    return f"It is of {_name(given)}, {_name(wanted)} is wanted."
+    return f"It is of {dtype_name(given)}, {dtype_name(wanted)} is wanted."
 
 
 def _has_another_shape(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
@@ -225,10 +225,6 @@ def _centred(weights: Tensor, visible: Tensor) -> Tensor:
     logarithms = weights.clamp_min(1e-12).log().masked_fill(~visible, 0.0)
     mean = logarithms.sum(dim=-1, keepdim=True) / visible.sum(dim=-1, keepdim=True).clamp_min(1)
     return (logarithms - mean).masked_fill(~visible, 0.0)
-
-
-def _name(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
 
 
 _RELATIONS: tuple[tuple[Mistake, Callable[[Sequence[tuple[Tensor, Tensor]]], str | None]], ...] = (

@@ -59,6 +59,12 @@ class Result:
         return f"<{self.exercise}: {'passed' if self.passed else named or self.stage or 'not attempted'}>"
 
 
+def named(exercise: str, entry: Mistake, evidence: str = "", stage: str | None = None) -> Result:
+    """Return the verdict that names one mistake, at its own stage unless another is given."""
+    lines = [f"{exercise}: {entry.title}", f"  {entry.effect}", *([f"  {evidence}"] if evidence else [])]
+    return Result(exercise, False, "\n".join(lines), stage or entry.stage, (entry,))
+
+
 def _weights_in(value: Any) -> Tensor | None:
     """Return the weights (B, h, Lq, Lk) that stand behind an output, if any do."""
     weights = value[1] if isinstance(value, tuple) and len(value) == 2 else None

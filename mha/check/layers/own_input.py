@@ -1,13 +1,12 @@
 """An input on which its owner sees a layer go wrong: does it, and what explains it?"""
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mha.check.catalogue import Mistake
+from mha.check.catalogue import Mistake, pairs_of
 from mha.check.diagnose import Comparison
 from mha.check.exercise import Probe
 from mha.check.layers.behaviour import first
@@ -116,7 +115,7 @@ def _explain(mistakes: Sequence[Mistake], whole: Comparison, outcome: Outcome) -
     """Whether one of these mistakes, or two of them, come to the same on the owner's input as well."""
     arguments = whole.probes[0].arguments
     tried = [(entry,) for entry in mistakes]
-    tried += [pair for pair in combinations(mistakes, 2) if not pair[0].clashes_with(pair[1])]
+    tried += pairs_of(mistakes)
     outcomes = (run(whole.exercise.with_mistakes(*entries), arguments) for entries in tried)
     return any(other.error is None and same(first(outcome.value), first(other.value)) for other in outcomes)
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha.attention import merge_heads, scaled_dot_product_attention, split_heads
-from mha.check.diagnose import Comparison
+from mha.check.diagnose import Comparison, explained
 from mha.check.exercise import Exercise, Probe
 from mha.check.exercises.layer import LAYER
 from mha.check.exercises.layer import layer as run_layer
@@ -88,9 +88,5 @@ def believable(
 
 def diagnosed(compared: list[tuple[Reading, Comparison]]) -> tuple[Reading, Result]:
     """Return the reading that explains the answer best, and the verdict under it."""
-    for look in (Comparison.passed, Comparison.one_mistake, Comparison.two_mistakes):
-        for reading, comparison in compared:
-            result = look(comparison)
-            if result is not None:
-                return reading, result
-    return compared[0][0], compared[0][1].unknown()
+    best, result = explained([comparison for _, comparison in compared])
+    return next(reading for reading, comparison in compared if comparison is best), result

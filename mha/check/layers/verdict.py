@@ -13,6 +13,7 @@ from mha.check.layers.reading import NAME, Reading
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome
 from mha.check.result import Result
+from mha.check.result import named as named_of
 from mha.check.weights import role_of
 
 _ADDED = "torch.zeros(mask.shape).masked_fill(mask == 0, float('-inf'))"
@@ -148,8 +149,7 @@ def no_projections(built: Built, given: list[Outcome]) -> Result:
 
 def named(entry: Mistake, evidence: str = "") -> Result:
     """Return the verdict that names one mistake."""
-    lines = [f"{NAME}: {entry.title}", f"  {entry.effect}", *([f"  {evidence}"] if evidence else [])]
-    return Result(NAME, False, "\n".join(lines), entry.stage, (entry,))
+    return named_of(NAME, entry, evidence)
 
 
 def raised(what: str, where: str, made: Outcome) -> Result:
