@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mha.check import evidence
 from mha.check.catalogue import Mistake, pairs_of
+from mha.check.errors import cause, kind_of
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
 from mha.check.outcome import Outcome, alike, attempt, run, same
@@ -148,20 +149,82 @@ class Comparison:
         return _form(self.given[first]) in map(_form, known)
 
     def unknown(self) -> Result:
-        """Return the verdict on what nothing in the catalogue explains: where it first goes wrong."""
+        """Return the verdict on what nothing in the catalogue explains on every probe.
+
+        What is said, if anything can be, is how all wrong results stand to the right ones, which mistake
+        explains most of them, or what the error means that comes first; else where it first goes wrong.
+        """
         first = self.wrong[0]
         stage = self.probes[first].stage
         found = self._related()
-        if found is None:
-            return self._failed(self._show(first), stage)
-        entry, said = found
-        told = named(self.exercise.name, entry, f"On {self.probes[first].shows}: {said}")
-        return self._failed(told.message, stage, (entry,))
+        if found is not None:
+            entry, said = found
+            told = named(self.exercise.name, entry, f"On {self.probes[first].shows}: {said}")
+            return self._failed(told.message, stage, (entry,))
+        return self._mostly() or self._caused(first) or self._failed(self._show(first), stage)
 
     def _related(self) -> tuple[Mistake, str] | None:
-        if any(self.given[i].error is not None or self.wanted[i].error is not None for i in self.wrong):
+        pairs = [
+            (self.given[i].value, self._as_given(self.wanted[i].value))
+            for i in self.wrong
+            if self.given[i].error is None and self.wanted[i].error is None
+        ]
+        return relation(pairs) if pairs and self.given[self.wrong[0]].error is None else None
+
+    def _mostly(self) -> Result | None:
+        """Return the verdict if one mistake explains the first wrong result and most of the others."""
+        first, enough = self.wrong[0], max(2, (len(self.wrong) + 1) // 2)
+        found: dict[Mistake, list[int]] = {}
+        for entry in self.exercise.mistakes:
+            if not self._alike(first, self._with_mistakes(first, (entry,))):
+                continue
+            explained = [i for i in self.wrong if self._is_of_kind(i, self._with_mistakes(i, (entry,)))]
+            values = any(self.given[i].error is None for i in explained)
+            right = set(range(len(self.probes))) - set(self.wrong)
+            if len(explained) >= enough and values and all(self._harmless(i, entry) for i in right):
+                found[entry] = explained
+        if not found:
             return None
-        return relation([(self.given[i].value, self._as_given(self.wanted[i].value)) for i in self.wrong])
+        most = max(map(len, found.values()))
+        readings = [(entry,) for entry, explained in found.items() if len(explained) == most]
+        result = self._named(readings)
+        left = next((i for i in self.wrong if i not in found[readings[0][0]]), None)
+        if result is None or left is None:  # but for the text of an error it is that mistake
+            return result
+        where = f"So it does on {most} of {len(self.wrong)} inputs on which it is wrong, but not on "
+        return replace(
+            result, message=f"{result.message}\n  {where}{self.probes[left].shows}: {self._told(left)}"
+        )
+
+    def _is_of_kind(self, i: int, other: Outcome) -> bool:
+        """Whether another outcome is that of the answer, or an error of the same kind."""
+        one = self.given[i].error
+        if one is not None and other.error is not None:
+            return kind_of(one) == kind_of(other.error)
+        return self._alike(i, other)
+
+    def _told(self, i: int) -> str:
+        """Say in a line what goes wrong on a probe."""
+        raised = self._raised(i)
+        return (
+            f"it raises {raised}" if raised else self._difference(i) or evidence.describe(self.given[i].value)
+        )
+
+    def _caused(self, i: int) -> Result | None:
+        """Return the verdict if the answer raises on probe i, and what it raises has a known cause."""
+        error = self.given[i].error
+        found = None if error is None else cause(error)
+        if found is None:
+            return None
+        entry, said = found
+        lines = [
+            f"{self.exercise.name}: {entry.title}",
+            f"  {entry.effect}",
+            f"  On {self._input(i)}",
+            f"  it raises {self._raised(i)}",
+            *([f"  {said}"] if said else []),
+        ]
+        return self._failed("\n".join(lines), self.probes[i].stage, (entry,))
 
     def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
         if not readings:
@@ -253,11 +316,15 @@ class Comparison:
     def _difference(self, i: int) -> str | None:
         return evidence.difference(self.given[i].value, self._as_given(self.wanted[i].value))
 
-    def _show(self, i: int) -> str:
-        probe, given = self.probes[i], self.given[i]
+    def _input(self, i: int) -> str:
+        """Return what probe i is, in words and sizes."""
+        probe = self.probes[i]
         # The label of some inputs is all that there is to say of them: "Lq=2, Lk=5".
         told = "=" in probe.shows or any(character.isdigit() for character in probe.shows)
-        on = probe.shows if told else f"{probe.shows}: {evidence.describe_input(probe.arguments)}"
+        return probe.shows if told else f"{probe.shows}: {evidence.describe_input(probe.arguments)}"
+
+    def _show(self, i: int) -> str:
+        probe, given, on = self.probes[i], self.given[i], self._input(i)
         raised = self._raised(i)
         if raised is not None:
             return f"{self.exercise.name}: it raises on {on}\n  {raised}"

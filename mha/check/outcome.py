@@ -106,16 +106,31 @@ def _undone(changed: list[str], said: io.StringIO) -> Iterator[None]:
         torch.set_rng_state(random)
 
 
-def _own_line(error: BaseException) -> str | None:
+@dataclass(frozen=True)
+class OwnCode:
+    """The answer's own line in which an error arose."""
+
+    number: int
+    text: str
+    names: dict[str, Any]  # what its variables were at that moment
+
+
+def own_code(error: BaseException) -> OwnCode | None:
+    """Return the last of the answer's own lines that led to an error; None if it has no part in it."""
     frames = [
-        (frame.f_code.co_filename, number)
+        (frame, number)
         for frame, number in traceback.walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith(_NOT_OWN)
     ]
     if not frames:
         return None
-    file, number = frames[-1]
-    return f"line {number}: {linecache.getline(file, number).strip()}"
+    frame, number = frames[-1]
+    return OwnCode(number, linecache.getline(frame.f_code.co_filename, number).strip(), frame.f_locals)
+
+
+def _own_line(error: BaseException) -> str | None:
+    code = own_code(error)
+    return code and f"line {code.number}: {code.text}"
 
 
 def detach(value: Any) -> Any:

@@ -84,7 +84,8 @@ def explained(built: Built, result: Result, given: list[Outcome]) -> Result:
         return told(result, parentheses)
     if isinstance(value, tuple) and len(value) > 2 and not result.mistakes:
         return told(result, f"It returns {len(value)} things: call=… can pick output and weights.")
-    if result.mistakes or error is None:
+    # What an error means in general does not yet say where to look.
+    if error is None or any(entry.stage != "error" for entry in result.mistakes):
         return result
     if (
         isinstance(error, AttributeError)

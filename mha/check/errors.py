@@ -1,0 +1,441 @@
+"""What an exception that an answer raises most likely means, told with the sizes of what stands in its line.
+
+An error by itself says little: one text of torch's stands for many mistakes, and many texts for one. What
+tells a learner more is the kind of error and what the tensors in that line were at that moment.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from mha.check.catalogue import Mistake, behaviour
+from mha.check.evidence import dtype_name
+from mha.check.outcome import own_code
+
+SHOWN = 4  # as many tensors as are shown of a line
+
+
+def _shape(x: Any) -> str:
+    return f"{tuple(x.shape)}"
+
+
+def _shape_and_dtype(x: Any) -> str:
+    return f"{tuple(x.shape)} of {dtype_name(x)}"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Errors that mean one thing: what they are called, how to know them, what to show of the tensors."""
+
+    entry: Mistake
+    text: re.Pattern[str]  # what the error's type and text contain, "TypeError: …"
+    show: Callable[[Any], str] | None = _shape
+
+
+def _error(id: str, title: str, effect: str, hint: str, *texts: str, show: Any = _shape) -> _Kind:
+    entry = behaviour(f"error-{id}", "error", title, effect, hint)
+    return _Kind(entry, re.compile("|".join(texts), re.DOTALL), show)
+
+
+_OWN_CHECK = behaviour(
+    "error-own-check",
+    "error",
+    "A check of its own refuses a right input",
+    "The code itself raises, on an input that the exercise allows.",
+    "look at what the check forbids: Lq ≠ Lk, a mask of another shape or dtype, no mask are all allowed.",
+)
+_KINDS = (
+    _error(
+        "undefined-name",
+        "A name is used that nothing has given a value",
+        "An import is missing, a variable has another name elsewhere, or is set on another branch only.",
+        "import it, or give it its value on every way through the code.",
+        "^(NameError|UnboundLocalError|ImportError|ModuleNotFoundError)",
+        show=None,
+    ),
+    _error(
+        "endless-recursion",
+        "The function calls itself without end",
+        "A helper has the name of the function that is asked for, or self(…) stands where a part is meant.",
+        "give the helper another name.",
+        "^RecursionError",
+        show=None,
+    ),
+    _error(
+        "none-used",
+        "None is used as if it was a tensor",
+        "An argument that may be None is not looked at first, or a function or method returns nothing.",
+        "ask `if mask is not None` before it is used; see that each function returns its result.",
+        "NoneType",
+        r"not None\b",
+        "must be Tensor, not None",
+        show=None,
+    ),
+    _error(
+        "not-called",
+        "A method stands where its result is wanted",
+        "Its parentheses () are missing: x.size is the method, x.size() what it returns.",
+        "call it: put () behind its name.",
+        "(builtin_function_or_method|method_descriptor|'method'|'function') ?",
+        show=None,
+    ),
+    _error(
+        "truth-of-a-tensor",
+        "A whole tensor stands where one True or False is wanted",
+        "`if mask:` asks for one answer, and the tensor has one for each of its numbers.",
+        "write `if mask is not None`; for a choice number by number take torch.where or masked_fill.",
+        "Boolean value of Tensor",
+        "truth value of an array",
+    ),
+    _error(
+        "float-as-size",
+        "A size or an index is a float",
+        "`/` gives a float even where nothing is left over; sizes and indices are integers.",
+        "divide with `//`, and keep math.sqrt out of what is used as a size.",
+        "'?float'? object cannot be interpreted as an integer",
+        "TypeError.*(type float|got float|not float|'float')",
+        "TypeError.*float.*(size|shape|dim)",
+        "(slice indices must be|only) integers",
+        r"type tuple of \(.*float",
+        show=None,
+    ),
+    _error(
+        "number-for-tensor",
+        "A plain number stands where torch wants a tensor, or a tensor where a number is wanted",
+        "torch.sqrt and torch.exp take tensors only, math.sqrt numbers only.",
+        "math.sqrt(d_k) for the number d_k; torch.sqrt(x) for a tensor x.",
+        "must be Tensor, not (int|float)",
+        "only (one element|integer) tensors",
+        "cannot be converted to Scalar",
+        "can only convert an array",
+        "must be real number, not Tensor",
+    ),
+    _error(
+        "list-for-tensor",
+        "A list, a tuple or an array stands where a tensor is wanted",
+        "Lists do not multiply, have no shape and no transpose.",
+        "put the parts together: torch.stack makes a new axis, torch.cat lengthens one that is there.",
+        r"'(list|tuple|ndarray|numpy\.ndarray)' (object|and)",
+        "has no len",
+        "must be Tensor, not (list|tuple|numpy)",
+        r"not (list|tuple|ndarray)\b",
+        "and '(list|tuple|ndarray)'",
+        show=None,
+    ),
+    _error(
+        "numpy-of-a-graph",
+        "A tensor is turned into an array that cannot be turned into one",
+        "numpy knows neither gradients nor bfloat16.",
+        "stay in torch from the inputs to the output.",
+        r"Can't call numpy\(\)",
+        "unsupported ScalarType",
+        "can't convert .* tensor to numpy",
+        show=None,
+    ),
+    _error(
+        "mask-dtype",
+        "The mask is of a dtype that this operation does not take",
+        "masked_fill and ~ want a bool mask; arithmetic with `-` wants numbers; a mask may be either.",
+        "make it bool at first: `mask == 0` is where nobody may look, whatever its dtype.",
+        "only supports boolean masks",
+        "mask dtype",
+        "expects? mask",
+        r"operator\.invert",
+        "bitwise_not",
+        "with (a bool tensor|two bool tensors)",
+        "on a bool tensor",
+        "attn_mask.*dtype",
+        "dtype.*attn_mask",
+        "where expected condition to be a boolean",
+        r'\\"(mul|add|softmax\\w*|neg)\\w*\\" not implemented for \'Bool\'',
+        "(must be long, int, byte or bool|tensors used as indices)",
+        show=_shape_and_dtype,
+    ),
+    _error(
+        "dtypes-mixed",
+        "Tensors of different dtypes meet",
+        "Something that is made inside has another dtype than what came in.",
+        "make new tensors with dtype=Q.dtype (and device=Q.device), or with Q.new_zeros(…).",
+        "same dtype",
+        "expected scalar type",
+        "dtypes? to (match|be)",
+        "can't be cast",
+        "not implemented for",
+        "could not infer output dtype",
+        "requires a floating point input type",
+        "dtypes do not match",
+        "[Ii]nput type .* should be the same",
+        "Expected query, key, and value to have the same dtype",
+        "floating.point or complex",
+        show=_shape_and_dtype,
+    ),
+    _error(
+        "number-too-large",
+        "A number is filled in that half precision cannot hold",
+        "float16 ends at 65504; -1e9 and float32's lowest number are beyond it.",
+        "fill with torch.finfo(scores.dtype).min, or with float('-inf').",
+        "without overflow",
+        r"out of range: -?\d",
+        "value cannot be converted",
+        show=_shape_and_dtype,
+    ),
+    _error(
+        "devices-mixed",
+        "Tensors on different devices meet",
+        "Something that is made inside is on another device than what came in.",
+        "make new tensors with device=Q.device.",
+        "on the same device",
+        "at least two devices",
+        "on the expected device",
+        show=None,
+    ),
+    _error(
+        "view-not-contiguous",
+        "view is asked of a tensor whose numbers do not lie in that order",
+        "After transpose or permute, and on inputs that are slices, view cannot merge axes without copying.",
+        "take reshape, or contiguous() before view.",
+        "view size is not compatible",
+    ),
+    _error(
+        "sizes-do-not-multiply",
+        "It is cut into sizes whose product is not the number of numbers there are",
+        "One of the sizes is that of another axis or another tensor: Lq in place of Lk, or d_k for d_model.",
+        "write down the shape before and after: the products of their sizes are equal.",
+        "is invalid for input of size",
+        "unflatten",
+        "not divisible",
+        "split_with_sizes",
+        "only one dimension can be inferred",
+        "last dimension of size 2",
+        "chunk expects",
+        "does not result in an equal division",
+    ),
+    _error(
+        "join-of-other-sizes",
+        "Tensors are joined whose other sizes differ",
+        "torch.cat wants all sizes alike but that of the axis along which it joins; torch.stack wants all.",
+        "look at the axis: dim=-2 is the length, dim=-1 the numbers of a token.",
+        "Sizes of tensors must match except",
+        "stack expects each tensor",
+        "expected a non-empty list",
+        "Tensors must have same number of dimensions",
+    ),
+    _error(
+        "product-of-shapes",
+        "Two matrices are multiplied whose inner sizes differ",
+        "In A @ B the last size of A and the last but one of B are the same: (Lq, d_k) @ (d_k, Lk).",
+        "transpose the last two axes of the second, or see which of the two has not the shape you think.",
+        "shapes cannot be multiplied",
+        "first two dimensions of batch2",
+        "batch1 dim",
+        "mat1 and mat2",
+        "size mismatch",
+        "matmul: ",
+        "inconsistent tensor size",
+        r"subscript \w+ has size",
+        r"\(bmm\)",
+        "dot : expected",
+        "1D tensors expected",
+        "both arguments to (linear|matmul)",
+        "must be a matrix",
+        r"vector \+ matrix @",
+        "[Mm]atrices expected",
+        "batch[12] must be a 3D",
+    ),
+    _error(
+        "axes-counted-wrong",
+        "An axis is asked for that the tensor does not have, or more or fewer than it has",
+        "A tensor here has another number of axes than the code counts on.",
+        "count from the end, dim=-1 and dim=-2, which holds with and without (B, h) in front.",
+        "Dimension out of range",
+        "values to unpack",
+        "too many indices",
+        "dimension specified as",
+        "number of dimensions in",
+        "tuple index out of range",
+        r"expected to have \d",
+        "permute",
+        r"Expected \d+-?[dD]",
+        "only supports? .*D tensors",
+        r"more than \d dimensions",
+        "1-D tensor",
+        "dims? (must|should)",
+        "repeat dims",
+        "number of subscripts",
+        "Number of dimensions of repeat",
+        "expects a tensor with <= 2 dimensions",
+        r"t\(\) expects",
+    ),
+    _error(
+        "index-out-of-range",
+        "An index points behind the end",
+        "It counts to another length than that of the tensor: Lq in place of Lk, or one too far.",
+        "loop over the size of the axis that is indexed.",
+        "out of (bounds|range)",
+    ),
+    _error(
+        "shapes-do-not-broadcast",
+        "Tensors meet whose shapes do not go together",
+        "From the last axis backwards sizes are equal, or one is 1; in a product, all but the last two.",
+        "put axes of size 1 where one is missing: mask[:, None] for the heads; keep Lq and Lk apart.",
+        "must match the (size|existing size) of tensor",
+        "must match the existing size",
+        "not broadcastable",
+        "doesn't match the broadcast",
+        "[Ss]hape mismatch",
+        "cannot be broadcast",
+        "expanded size",
+        "broadcast",
+        "operands could not",
+        "shape of the (2D|3D|mask)",
+        r"should be (of shape|\()",
+        "expecting (key_padding|attn)",
+        "The size of tensor",
+    ),
+    _error(
+        "in-place-on-a-graph",
+        "A tensor is changed in place that may not be",
+        "Gradients need its old numbers, or several of its places are one and the same number in memory.",
+        "make a new tensor: x = x * …, masked_fill in place of masked_fill_.",
+        "in-?place operation",
+        "single memory location",
+        "leaf Variable",
+        show=None,
+    ),
+    _error(
+        "unsupported-operands",
+        "An operation is asked of things that do not know it",
+        "One of the two is of another kind than it seems: a tuple of results, a number, a text.",
+        "see what each is: a function that returns output and weights gives a pair.",
+        "unsupported operand",
+        "not subscriptable",
+        "not iterable",
+        "can only concatenate",
+        "not supported between",
+        show=None,
+    ),
+    _error(
+        "missing-key",
+        "A key is looked up that is not there",
+        "The names in the dictionary are others than those that the code expects.",
+        "print the keys, and take their names from there.",
+        "^KeyError",
+        "loading state_dict",
+        "Unexpected key",
+        "Missing key",
+        show=None,
+    ),
+    _error(
+        "missing-attribute",
+        "Something is asked for an attribute or a method that it does not have",
+        "It was never made in __init__, has another name, or the thing is of another kind than it seems.",
+        "see what it is: print(type(x)).",
+        "^(AttributeError|ModuleAttributeError)",
+        "has no attribute",
+        show=None,
+    ),
+    _error(
+        "wrong-arguments",
+        "A function is called with arguments that it does not take",
+        "One is missing, one too many, or one has another name or kind.",
+        "look up its signature: help(function).",
+        "positional argument",
+        "unexpected keyword",
+        "invalid combination of arguments",
+        "multiple values for",
+        r"missing \d* ?required",
+        "is not callable",
+        "not callable",
+        "must be .*, not",
+        "got an unexpected",
+        "takes no",
+        show=None,
+    ),
+    _error(
+        "refused-by-torch",
+        "torch refuses this call",
+        "Its own functions check their arguments; the text says which goes with which.",
+        "read the text to its end: it names the argument.",
+        "^AssertionError",
+        "attn_mask",
+        "is_causal",
+        "key_padding",
+        "embed_dim",
+        "need_weights",
+        "average_attn",
+    ),
+    _error(
+        "not-written",
+        "A part of it is not written yet",
+        "It raises NotImplementedError.",
+        "write it.",
+        "^NotImplementedError",
+        show=None,
+    ),
+    _error(
+        "division-by-zero",
+        "Plain numbers are divided by zero",
+        "A length or a count is 0 on this input.",
+        "look at the input: a sequence may be empty, a row may have no key.",
+        "^ZeroDivisionError",
+        "math domain error",
+        "division by zero",
+        show=None,
+    ),
+)
+
+
+def cause(error: BaseException) -> tuple[Mistake, str] | None:
+    """Return what an error most likely means, and the tensors that stand in the answer's own line.
+
+    Returns:
+        For instance the entry `error-product-of-shapes` and "There Q is (2, 3, 4), K is (2, 5, 4)."; None for
+        an error of no kind that is known, or one that arose where the answer has no part.
+    """
+    code = own_code(error)
+    if code is None:
+        return None
+    if _raised_on_purpose(code.text):
+        return _OWN_CHECK, _those_in(code.text, code.names, _shape_and_dtype)
+    kind = _kind(error)
+    if kind is None:
+        return None
+    return kind.entry, "" if kind.show is None else _those_in(code.text, code.names, kind.show)
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the kind of an error: one mistake, written in two ways, raises errors of one kind."""
+    kind = _kind(error)
+    return type(error).__name__ if kind is None else kind.entry.id
+
+
+def _kind(error: BaseException) -> _Kind | None:
+    text = f"{type(error).__name__}: {error}"
+    return next((kind for kind in _KINDS if kind.text.search(text)), None)
+
+
+def _raised_on_purpose(line: str) -> bool:
+    return bool(re.match(r"\s*(raise\b(?!\s*NotImplementedError)|assert\b)", line))
+
+
+def _those_in(line: str, names: dict[str, Any], show: Callable[[Any], str]) -> str:
+    """Say what the tensors are whose names stand in a line: "There Q is (2, 3, 4), K is (2, 5, 4)."."""
+    written = re.findall(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", line)
+    found = dict(_tensors(dict.fromkeys(written or names), names))
+    shown = [f"{name} is {show(x)}" for name, x in list(found.items())[:SHOWN]]
+    return f"There {', '.join(shown)}." if shown else ""
+
+
+def _tensors(written: dict[str, Any], names: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name in written:
+        first, *rest = name.split(".")
+        value = names.get(first)
+        while isinstance(value, nn.Module) and rest:  # self.W_q.weight; no attribute of anything else
+            first, value = f"{first}.{rest[0]}", getattr(value, rest.pop(0), None)
+        if isinstance(value, nn.Linear):
+            first, value = f"{first}.weight", value.weight
+        if isinstance(value, Tensor):
+            yield first, value
