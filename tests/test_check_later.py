@@ -142,15 +142,15 @@ def rope_by_rotate_half(x, positions):
     angles = torch.outer(positions.float(), 1.0 / 10000 ** (torch.arange(0, d, 2).float() / d))
     angles = torch.cat((angles, angles), dim=-1)
     x1, x2 = x.chunk(2, dim=-1)
-    return x * angles.cos() + torch.cat((-x2, x1), dim=-1) * angles.sin()
+    return (x * angles.cos() + torch.cat((-x2, x1), dim=-1) * angles.sin()).to(x.dtype)
 
 
 def rope_by_complex_numbers(x, positions):
-    a, b = x.chunk(2, dim=-1)
+    a, b = x.float().chunk(2, dim=-1)
     d = x.size(-1)
     angles = positions[:, None] * torch.exp(-math.log(10000) * torch.arange(0, d, 2) / d)
     turned = torch.complex(a, b) * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat([turned.real, turned.imag], dim=-1)
+    return torch.cat([turned.real, turned.imag], dim=-1).to(x.dtype)
 
 
 def alibi_by_recursion(n):

@@ -17,7 +17,7 @@ def rope_frequencies(d_k: int) -> Tensor:
     return 10_000.0 ** (-torch.arange(0, d_k, 2, dtype=torch.float64) / d_k)
 
 
-def rope_positions(positions: Tensor) -> Tensor:
+def rope_positions(positions: Tensor, x: Tensor) -> Tensor:
     """As they are given."""
     return positions
 
@@ -30,6 +30,11 @@ def rope_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
 def rope_layout(angles: Tensor) -> Tensor:
     """(L, d_k/2) → (L, d_k): the angle for each number, both of a pair alike."""
     return torch.cat([angles, angles], dim=-1)
+
+
+def rope_round(table: Tensor, x: Tensor) -> Tensor:
+    """Cos or sin of the angles → the dtype in which x is turned."""
+    return table.to(x.dtype)
 
 
 def rope_pairs(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,6 +59,7 @@ ROPE: dict[str, Stage] = {
     "rope_positions": rope_positions,
     "rope_angles": rope_angles,
     "rope_layout": rope_layout,
+    "rope_round": rope_round,
     "rope_pairs": rope_pairs,
     "rope_turn": rope_turn,
     "rope_join": rope_join,
@@ -63,8 +69,8 @@ ROPE: dict[str, Stage] = {
 def rope(s: Mapping[str, Stage], x: Tensor, positions: Tensor) -> Any:
     """Run the stages of rotary positions."""
     frequencies = s["rope_frequencies"](x.size(-1))
-    angles = s["rope_layout"](s["rope_angles"](s["rope_positions"](positions), frequencies))
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    angles = s["rope_layout"](s["rope_angles"](s["rope_positions"](positions, x), frequencies))
+    cos, sin = s["rope_round"](angles.cos(), x), s["rope_round"](angles.sin(), x)
     a, b = s["rope_turn"](*s["rope_pairs"](x), cos, sin)
     return s["rope_join"](a, b, x)
 
@@ -72,6 +78,8 @@ def rope(s: Mapping[str, Stage], x: Tensor, positions: Tensor) -> Any:
 def _rope_probes() -> list[Probe]:
     pair, one, several = (x.float() for x in random_tensors((1, 1, 3, 2), (1, 1, 1, 8), (2, 3, 4, 8)))
     strided = several.transpose(1, 2).contiguous().transpose(1, 2)
+    # No number near zero, whose digits hang on the precision of the angles, and positions that half holds.
+    double = torch.linspace(0.6, 1.7, 12, dtype=torch.float64).view(1, 1, 3, 4)
     probes = [
         ("one pair of numbers, positions 0, 1, 2", "rope_turn", pair, [0, 1, 2]),
         ("a token at position 0", "rope_positions", one, [0]),
@@ -79,6 +87,8 @@ def _rope_probes() -> list[Probe]:
         ("positions from 0 on", "rope_pairs", several, [0, 1, 2, 3]),
         ("positions that do not start at 0", "rope_positions", several, [5, 6, 7, 8]),
         ("positions far apart and in no order", "rope_positions", several, [7, 2, 30, 11]),
+        ("an x in float64", "rope_round", double, [0, 1, 2]),
+        ("an x in half precision", "rope_round", double.half(), [0, 1, 2]),
         ("an x that does not lie in memory in order", "rope_pairs", strided, [4, 5, 6, 7]),
     ]
     return [
@@ -129,8 +139,8 @@ def alibi(s: Mapping[str, Stage], num_heads: int) -> Any:
 
 
 def _alibi_probes() -> list[Probe]:
-    sizes = [(8, "alibi_row"), (1, "alibi_row"), (2, "alibi_row"), (16, "alibi_row")]
-    sizes += [(3, "alibi_between"), (6, "alibi_between"), (12, "alibi_between"), (15, "alibi_between")]
+    powers, others = (8, 1, 2, 16), (3, 5, 6, 12, 15)
+    sizes = [(h, "alibi_row") for h in powers] + [(h, "alibi_between") for h in others]
     return [Probe(f"num_heads={h}", stage, {"num_heads": h}) for h, stage in sizes]
 
 

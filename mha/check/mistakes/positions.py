@@ -1,12 +1,14 @@
 """What goes wrong when queries and keys are turned by their positions, and when distance lowers scores."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mha.check.catalogue import mistake
+import mha
+from mha.check.catalogue import Stage, mistake
 from mha.check.exercises.positions import alibi_row, rope_angles, rope_frequencies, rope_turn
 
 Halves = tuple[Tensor, Tensor]
@@ -16,6 +18,17 @@ Halves = tuple[Tensor, Tensor]
 
 def _pairs(d_k: int) -> Tensor:
     return torch.arange(d_k // 2, dtype=torch.float64)
+
+
+@mistake(
+    "rope-exponent-halved",
+    "The exponent is i / d_k instead of 2i / d_k",
+    "Pair 0 is right, the others turn too fast: exponents run to about 1/2 only.",
+    "i counts pairs, so the exponent is 2i / d_k; torch.arange(0, d_k, 2) has the 2 in it already.",
+    stage="rope_frequencies",
+)
+def _(d_k: int) -> Tensor:
+    return 10_000.0 ** (-_pairs(d_k) / d_k)
 
 
 def _base(id: str, base: float, written: str) -> None:
@@ -39,15 +52,19 @@ _base("rope-base-e", math.e, "e")
 _base("rope-base-2", 2.0, "2")
 
 
+_base("rope-base-1024", 1024.0, "1024")
+_base("rope-base-of-log10", math.e**4, "e⁴ (log10 stands where the natural logarithm is meant)")
+
+
 @mistake(
-    "rope-exponent-halved",
-    "The exponent is i / d_k instead of 2i / d_k",
-    "Pair 0 is right, the others turn too fast: exponents run to about 1/2 only.",
-    "i counts pairs, so the exponent is 2i / d_k; torch.arange(0, d_k, 2) has the 2 in it already.",
+    "rope-exponent-without-d_k",
+    "The exponent is 2i: it is not divided by d_k",
+    "Pair 0 is right, and all others hardly turn.",
+    "pair i turns by 10000 ** (-2i / d_k).",
     stage="rope_frequencies",
 )
 def _(d_k: int) -> Tensor:
-    return 10_000.0 ** (-_pairs(d_k) / d_k)
+    return 10_000.0 ** (-2 * _pairs(d_k))
 
 
 @mistake(
@@ -139,6 +156,17 @@ def _(d_k: int) -> Tensor:
 
 
 @mistake(
+    "rope-times-π",
+    "The frequencies are multiplied by π",
+    "Pair 0 turns by half a circle for each position: it tells even positions from odd ones only.",
+    "the angle is position · 10000 ** (-2i / d_k), in radians.",
+    stage="rope_frequencies",
+)
+def _(d_k: int) -> Tensor:
+    return rope_frequencies(d_k) * math.pi
+
+
+@mistake(
     "rope-times-2π",
     "The frequencies are multiplied by 2π",
     "At whole positions pair 0 is back where it was: it tells nothing.",
@@ -147,6 +175,34 @@ def _(d_k: int) -> Tensor:
 )
 def _(d_k: int) -> Tensor:
     return rope_frequencies(d_k) * 2 * math.pi
+
+
+@mistake(
+    "rope-frequencies-in-twos",
+    "The exponent is 2(i // 2) / d_k: the formula that counts numbers is used to count pairs",
+    "Pairs 0 and 1 turn alike, then 2 and 3: half of the frequencies are missing.",
+    "i counts pairs here, so that nothing is halved: the exponent is 2i / d_k.",
+    stage="rope_frequencies",
+)
+def _(d_k: int) -> Tensor:
+    return 10_000.0 ** (-2 * (_pairs(d_k) // 2) / d_k)
+
+
+def _for_each_number(id: str, exponent: str, share: float) -> None:
+    @mistake(
+        id,
+        f"Each of the d_k numbers has a frequency of its own, with the exponent {exponent}",
+        "The two numbers of a pair turn by different angles, so that not even lengths are kept.",
+        "there are d_k/2 frequencies, one for each pair: torch.arange(0, d_k, 2) / d_k.",
+        stage="rope_frequencies",
+        also={"rope_layout": lambda angles: angles},
+    )
+    def _(d_k: int) -> Tensor:
+        return 10_000.0 ** (-share * torch.arange(d_k, dtype=torch.float64) / d_k)
+
+
+_for_each_number("rope-frequency-for-each-number", "j / d_k", 1)
+_for_each_number("rope-frequency-for-each-number-doubled", "2j / d_k", 2)
 
 
 # ---------------------------------------------------------------- angles
@@ -164,13 +220,24 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
 
 
 @mistake(
+    "rope-to-degrees",
+    "The angles are converted to degrees",
+    "All pairs turn 57 times too fast.",
+    "angles are in radians, as cos and sin take them.",
+    stage="rope_angles",
+)
+def _(positions: Tensor, frequencies: Tensor) -> Tensor:
+    return torch.rad2deg(rope_angles(positions, frequencies))
+
+
+@mistake(
     "rope-positions-from-1",
     "The positions are counted from 1",
     "Distances are still right, so that it works until a cache counts from 0.",
     "use the positions as they are given.",
     stage="rope_positions",
 )
-def _(positions: Tensor) -> Tensor:
+def _(positions: Tensor, x: Tensor) -> Tensor:
     return positions + 1
 
 
@@ -181,7 +248,7 @@ def _(positions: Tensor) -> Tensor:
     "use positions, not torch.arange(L).",
     stage="rope_positions",
 )
-def _(positions: Tensor) -> Tensor:
+def _(positions: Tensor, x: Tensor) -> Tensor:
     return torch.arange(len(positions))
 
 
@@ -192,7 +259,7 @@ def _(positions: Tensor) -> Tensor:
     "use the positions as they are given.",
     stage="rope_positions",
 )
-def _(positions: Tensor) -> Tensor:
+def _(positions: Tensor, x: Tensor) -> Tensor:
     return positions - positions[0]
 
 
@@ -203,7 +270,7 @@ def _(positions: Tensor) -> Tensor:
     "token l is at positions[l].",
     stage="rope_positions",
 )
-def _(positions: Tensor) -> Tensor:
+def _(positions: Tensor, x: Tensor) -> Tensor:
     return positions.flip(0)
 
 
@@ -214,8 +281,157 @@ def _(positions: Tensor) -> Tensor:
     "use the positions as they are given.",
     stage="rope_positions",
 )
-def _(positions: Tensor) -> Tensor:
+def _(positions: Tensor, x: Tensor) -> Tensor:
     return positions / len(positions)
+
+
+@mistake(
+    "rope-positions-counted-on",
+    "Only the first position is used: the others are counted on from it",
+    "Right for neighbouring tokens in order; wrong for positions with gaps or in another order.",
+    "each token has its own: use all of positions.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions[0] + torch.arange(len(positions))
+
+
+@mistake(
+    "rope-position-of-first-token",
+    "All tokens get the position of the first",
+    "All turn by one angle, and distances no longer show.",
+    "token l is at positions[l].",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions[:1].expand_as(positions)
+
+
+@mistake(
+    "rope-position-of-last-token",
+    "All tokens get the position of the last",
+    "All turn by one angle, and distances no longer show.",
+    "token l is at positions[l].",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions[-1:].expand_as(positions)
+
+
+@mistake(
+    "rope-positions-left-out",
+    "The angles are the frequencies alone, whatever the position",
+    "Every token turns as if it was at position 1, and distances no longer show.",
+    "the angle is position times frequency: positions[:, None] * frequencies.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return torch.ones_like(positions)
+
+
+@mistake(
+    "rope-table-too-short",
+    "The table of angles is made for positions below L, and looked up at positions",
+    "Right for a whole sequence; behind a cache a position lies beyond its end.",
+    "work the angles out from positions themselves, or make the table for the largest of them.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return torch.arange(len(positions))[positions]
+
+
+@mistake(
+    "rope-angle-doubled",
+    "Every angle is twice what it should be",
+    "It is turned twice, or once for x cos and once more.",
+    "the angle is position · 10000 ** (-2i / d_k); turn once.",
+    stage="rope_angles",
+)
+def _(positions: Tensor, frequencies: Tensor) -> Tensor:
+    return 2 * rope_angles(positions, frequencies)
+
+
+@mistake(
+    "rope-angle-halved",
+    "Every angle is half of what it should be",
+    "All pairs turn too slowly.",
+    "the angle is position · 10000 ** (-2i / d_k).",
+    stage="rope_angles",
+)
+def _(positions: Tensor, frequencies: Tensor) -> Tensor:
+    return rope_angles(positions, frequencies) / 2
+
+
+def _turn_as_they_are(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+    """Turn the halves where cos and sin are not laid out for both."""
+    return a * cos - b * sin, a * sin + b * cos
+
+
+@mistake(
+    "rope-angles-transposed",
+    "The angles are (d_k/2, L): the outer product is the wrong way round",
+    "An error about shapes; where L is d_k/2, tokens and pairs change places unnoticed.",
+    "tokens are the rows: positions[:, None] * frequencies, or torch.outer(positions, frequencies).",
+    stage="rope_angles",
+    also={"rope_layout": lambda angles: angles, "rope_turn": _turn_as_they_are},
+)
+def _(positions: Tensor, frequencies: Tensor) -> Tensor:
+    return rope_angles(positions, frequencies).T
+
+
+@mistake(
+    "rope-positions-ignored-from-1",
+    "1, 2, 3, … is used in place of the positions that were given",
+    "Even a whole sequence is one too far, and behind a cache each token believes that it is the first.",
+    "use positions, not torch.arange(1, L + 1).",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return torch.arange(1, len(positions) + 1)
+
+
+@mistake(
+    "rope-positions-of-heads",
+    "0, 1, 2, … up to x.size(1) is used in place of the positions: as many as there are heads",
+    "x is (B, h, L, d_k): an error, or the wrong number of angles.",
+    "use positions; the tokens are x.size(-2).",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return torch.arange(x.size(1))
+
+
+@mistake(
+    "rope-positions-from-last",
+    "The last position is subtracted from all",
+    "Distances are right, but not the same for keys that a cache has kept from before.",
+    "use the positions as they are given.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions - positions[-1]
+
+
+@mistake(
+    "rope-positions-divided-by-largest",
+    "The positions are divided by the largest of them",
+    "The same distance gives another angle in a longer text.",
+    "use the positions as they are given.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions / positions.max()
+
+
+@mistake(
+    "rope-positions-divided-by-d_k",
+    "The positions are divided by d_k",
+    "All pairs turn too slowly: d_k belongs into the exponent only.",
+    "use the positions as they are given.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions / x.size(-1)
 
 
 @mistake(
@@ -238,6 +454,18 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
 )
 def _(positions: Tensor, frequencies: Tensor) -> Tensor:
     return positions.double()[:, None] + frequencies
+
+
+@mistake(
+    "rope-no-outer-product",
+    "Positions and frequencies are multiplied one by one, without [:, None]",
+    "An error about shapes; where L is d_k/2, every token gets the same angles.",
+    "each position with each frequency: positions[:, None] * frequencies, or torch.outer.",
+    stage="rope_angles",
+    also={"rope_layout": lambda angles: angles, "rope_turn": _turn_as_they_are},
+)
+def _(positions: Tensor, frequencies: Tensor) -> Tensor:
+    return positions.double() * frequencies
 
 
 @mistake(
@@ -274,6 +502,34 @@ def _(angles: Tensor) -> Tensor:
 )
 def _(angles: Tensor) -> Tensor:
     return torch.cat([angles, angles.flip(-1)], dim=-1)
+
+
+@mistake(
+    "rope-not-laid-out",
+    "cos and sin have d_k/2 columns, and are multiplied with all d_k numbers",
+    "An error about shapes, as soon as there is more than one pair.",
+    "with rotate_half the angles stand there twice: torch.cat([angles, angles], dim=-1).",
+    stage="rope_layout",
+    also={"rope_turn": lambda a, b, cos, sin: _by_rotate_half(a, b, cos, sin)},
+)
+def _(angles: Tensor) -> Tensor:
+    return angles
+
+
+def _by_rotate_half(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+    turned = torch.cat([a, b], dim=-1) * cos + torch.cat([-b, a], dim=-1) * sin
+    return turned[..., : a.size(-1)], turned[..., a.size(-1) :]
+
+
+@mistake(
+    "rope-heads-behind-tokens",
+    "cos and sin are shaped for (B, L, h, d_k): L stands where the heads are",
+    "Axes are broadcast that should not meet: an error, a result of another shape, or angles by head.",
+    "here tokens are the last axis but one, (B, h, L, d_k): leave the angles (L, d_k/2).",
+    stage="rope_layout",
+)
+def _(angles: Tensor) -> Tensor:
+    return torch.cat([angles, angles], dim=-1)[:, None]
 
 
 def _interleave(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
@@ -319,6 +575,36 @@ def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
 
 @mistake(
+    "rope-neighbours-with-angles-of-halves",
+    "Neighbours are paired, but the angles are laid out for halves, [t0, t1, …, t0, t1, …]",
+    "The two numbers of a pair turn by different angles, so that not even lengths are kept.",
+    "pair halves as well: rotate_half(x) is torch.cat([-x[..., d_k // 2:], x[..., : d_k // 2]], dim=-1).",
+    stage="rope_pairs",
+    also={
+        "rope_join": _interleave,
+        "rope_turn": lambda a, b, cos, sin: (
+            a * cos[..., 0::2] - b * sin[..., 0::2],
+            a * sin[..., 1::2] + b * cos[..., 1::2],
+        ),
+    },
+)
+def _(x: Tensor) -> Halves:
+    return _neighbours(x)
+
+
+@mistake(
+    "rope-halves-taken-the-wrong-way-round",
+    "The second half is taken for the first: (b cos - a sin, b sin + a cos)",
+    "Even at position 0 a token's halves have changed places.",
+    "a is x[..., : d_k // 2], and the result (a cos - b sin, a sin + b cos).",
+    stage="rope_pairs",
+)
+def _(x: Tensor) -> Halves:
+    half = x.size(-1) // 2
+    return x[..., half:], x[..., :half]
+
+
+@mistake(
     "rope-halves-exchanged",
     "The halves are put back in the wrong order",
     "Even at position 0 a token's halves have changed places.",
@@ -329,19 +615,70 @@ def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return torch.cat([b, a], dim=-1)
 
 
+def _partial(id: str, title: str, width: Callable[[int], int], whole: bool = False) -> None:
+    """Enter a rotation of the first `width(d_k)` numbers; `whole`: with the first frequencies of all d_k."""
+
+    def pairs(x: Tensor) -> Halves:
+        half = width(x.size(-1)) // 2
+        return x[..., :half], x[..., half : 2 * half]
+
+    def join(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        return torch.cat([a, b, x[..., width(x.size(-1)) :]], dim=-1)
+
+    @mistake(
+        id,
+        title,
+        "The rest of every row does not know its position (some models do this on purpose).",
+        "all d_k numbers are rotated: a is x[..., : d_k // 2], b is x[..., d_k // 2:].",
+        stage="rope_frequencies",
+        also={"rope_pairs": pairs, "rope_join": join},
+    )
+    def _(d_k: int) -> Tensor:
+        n = width(d_k)
+        exponents = torch.arange(0, n, 2, dtype=torch.float64) / (d_k if whole else max(n, 1))
+        return 10_000.0**-exponents
+
+
+_FIRST_HALF = "Only the first half of a token's numbers is rotated"
+_partial("rope-only-first-half", _FIRST_HALF, lambda d_k: d_k // 4 * 2)
+_partial(
+    "rope-only-first-half-with-frequencies-of-all",
+    f"{_FIRST_HALF}, with the first frequencies of a whole row",
+    lambda d_k: d_k // 4 * 2,
+    whole=True,
+)
+_partial(
+    "rope-only-first-quarter",
+    "Only the first quarter of a token's numbers is rotated",
+    lambda d_k: d_k // 8 * 2,
+)
+
+
 @mistake(
-    "rope-only-first-half",
-    "Only the first half of a token's numbers is rotated",
-    "Half of every row does not know its position (some models do this on purpose).",
-    "all d_k numbers are rotated: d_k/2 pairs.",
+    "rope-only-second-half",
+    "Only the second half of a token's numbers is rotated",
+    "The rest of every row does not know its position (some models do this on purpose).",
+    "all d_k numbers are rotated: a is x[..., : d_k // 2], b is x[..., d_k // 2:].",
     stage="rope_frequencies",
     also={
-        "rope_pairs": lambda x: (x[..., : x.size(-1) // 4], x[..., x.size(-1) // 4 : x.size(-1) // 2]),
-        "rope_join": lambda a, b, x: torch.cat([a, b, x[..., x.size(-1) // 2 :]], dim=-1),
+        "rope_pairs": lambda x: x[..., x.size(-1) - x.size(-1) // 4 * 2 :].chunk(2, dim=-1),
+        "rope_join": lambda a, b, x: torch.cat([x[..., : x.size(-1) - 2 * a.size(-1)], a, b], dim=-1),
     },
 )
 def _(d_k: int) -> Tensor:
-    return rope_frequencies(d_k // 2)
+    n = d_k // 4 * 2
+    return 10_000.0 ** (-torch.arange(0, n, 2, dtype=torch.float64) / max(n, 1))
+
+
+@mistake(
+    "rope-half-of-the-pairs-still",
+    "Only the first half of the pairs turns, the others have the angle 0",
+    "Half of every row does not know its position (some models do this on purpose).",
+    "all d_k/2 pairs turn.",
+    stage="rope_frequencies",
+)
+def _(d_k: int) -> Tensor:
+    return rope_frequencies(d_k) * (_pairs(d_k) < d_k / 4)
 
 
 @mistake(
@@ -418,6 +755,48 @@ def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
     return a * cos[..., :n] - a * sin[..., :n], b * sin[..., n:] + b * cos[..., n:]
 
 
+def _turn(id: str, title: str, effect: str, turn: Stage) -> None:
+    """Enter another way to mix a and b, a function of them and of the cos and sin for each."""
+    hint = "(a cos - b sin, a sin + b cos); rotate_half(x) is torch.cat([-b, a], dim=-1)."
+
+    @mistake(id, title, effect, hint, stage="rope_turn")
+    def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+        n = a.size(-1)
+        return turn(a, b, cos[..., :n], sin[..., :n], cos[..., n:], sin[..., n:])
+
+
+_turn(
+    "rope-both-sines-subtracted",
+    "sin is subtracted in both halves: (a cos - b sin, b cos - a sin)",
+    "That is no rotation: lengths are not kept.",
+    lambda a, b, c, s, c2, s2: (a * c - b * s, b * c2 - a * s2),
+)
+_turn(
+    "rope-halves-not-crossed-minus-behind",
+    "Each half is multiplied with its own cos and sin: (a cos + a sin, b cos - b sin)",
+    "The two numbers of a pair never meet; lengths are not kept.",
+    lambda a, b, c, s, c2, s2: (a * c + a * s, b * c2 - b * s2),
+)
+_turn(
+    "rope-x-in-place-of-rotate-half",
+    "x itself stands where rotate_half(x) should: x cos + x sin",
+    "The two numbers of a pair never meet; lengths are not kept.",
+    lambda a, b, c, s, c2, s2: (a * c + a * s, b * c2 + b * s2),
+)
+_turn(
+    "rope-second-like-first",
+    "The second half is made like the first, with a plus: (a cos - b sin, a cos + b sin)",
+    "At position 0 the first half stands there twice, and the second is lost.",
+    lambda a, b, c, s, c2, s2: (a * c - b * s, a * c2 + b * s2),
+)
+_turn(
+    "rope-only-sin",
+    "The terms with cos are missing: (-b sin, a sin)",
+    "At position 0 nothing is left of a token.",
+    lambda a, b, c, s, c2, s2: (-b * s, a * s2),
+)
+
+
 @mistake(
     "rope-only-cos",
     "The terms with sin are missing: (a cos, b cos)",
@@ -453,6 +832,19 @@ def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
     n = a.size(-1)
     a = a * cos[..., :n] - b * sin[..., :n]
     return a, a * sin[..., n:] + b * cos[..., n:]
+
+
+@mistake(
+    "rope-new-b-used-for-a",
+    "The second half is overwritten before the first is worked out",
+    "The first half is turned with numbers that have been turned already.",
+    "keep the old b until a is done.",
+    stage="rope_turn",
+)
+def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+    n = a.size(-1)
+    b = a * sin[..., n:] + b * cos[..., n:]
+    return a * cos[..., :n] - b * sin[..., :n], b
 
 
 @mistake(
@@ -501,14 +893,102 @@ def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
 
 @mistake(
-    "rope-double",
-    "The result comes back in float64, whatever x is",
-    "Queries and keys no longer have the dtype of the values.",
-    "work the angles out in float64 if you like, and return .to(x.dtype).",
+    "rope-scaled",
+    "The result is divided by √d_k",
+    "The scores are divided by √d_k later, so that this is once too often.",
+    "a rotation keeps lengths: return the rotated x as it is.",
     stage="rope_join",
 )
 def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
-    return torch.cat([a, b], dim=-1).double()
+    return torch.cat([a, b], dim=-1) / math.sqrt(x.size(-1))
+
+
+@mistake(
+    "rope-stacked",
+    "The halves are stacked: the result is (…, L, d_k/2, 2)",
+    "There is an axis too many, and the numbers of a pair stand beside each other.",
+    "torch.cat([a, b], dim=-1) makes no new axis.",
+    stage="rope_join",
+)
+def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    return torch.stack([a, b], dim=-1)
+
+
+@mistake(
+    "rope-joined-along-tokens",
+    "The halves are joined along the tokens: the result is (…, 2L, d_k/2)",
+    "There are twice as many tokens, with half of the numbers each.",
+    "torch.cat([a, b], dim=-1).",
+    stage="rope_join",
+)
+def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    return torch.cat([a, b], dim=-2)
+
+
+@mistake(
+    "rope-one-half-returned",
+    "Only the first half comes back",
+    "The real part of a complex product, for instance: the result is (…, L, d_k/2).",
+    "torch.cat([a, b], dim=-1), or of the real and the imaginary part.",
+    stage="rope_join",
+)
+def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    return a
+
+
+def _some(id: str, which: str, axis: int, index: int) -> None:
+    """Enter a rotation of one example, head or token, while all others stay as they were."""
+
+    @mistake(
+        id,
+        f"Only the {which} is rotated",
+        "All others do not know their positions.",
+        "let ... stand for all axes in front: x[..., :half].",
+        stage="rope_join",
+    )
+    def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        turned = torch.arange(x.size(axis)) == index % x.size(axis)
+        return torch.where(turned.view(-1, *[1] * (-1 - axis)), torch.cat([a, b], dim=-1), x)
+
+
+_some("rope-only-first-example", "first example", -4, 0)
+_some("rope-only-first-head", "first head", -3, 0)
+_some("rope-only-first-token", "first token", -2, 0)
+_some("rope-only-last-token", "last token", -2, -1)
+
+
+@mistake(
+    "rope-double",
+    "The result comes back in float64, whatever x is",
+    "cos and sin in float64 make all that they meet float64: queries and keys no longer go with the values.",
+    "work the angles out in float64 if you like, then cos.to(x.dtype), sin.to(x.dtype).",
+    stage="rope_round",
+)
+def _(table: Tensor, x: Tensor) -> Tensor:
+    return table
+
+
+@mistake(
+    "rope-float",
+    "The result comes back in float32, whatever x is",
+    "float64 loses digits; queries and keys in half precision no longer go with the values.",
+    "return .to(x.dtype), of the x that came in.",
+    stage="rope_join",
+    also={"rope_round": lambda table, x: table.float()},
+)
+def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    return torch.cat([a, b], dim=-1).float()
+
+
+@mistake(
+    "rope-half-becomes-float",
+    "An x in half precision comes back in float32",
+    "cos and sin in float32 make it float32: queries and keys no longer go with the values.",
+    "cos.to(x.dtype) and sin.to(x.dtype) before they are multiplied.",
+    stage="rope_round",
+)
+def _(table: Tensor, x: Tensor) -> Tensor:
+    return table.to(torch.promote_types(x.dtype, torch.float32))
 
 
 # ---------------------------------------------------------------- ALiBi
@@ -547,6 +1027,17 @@ def _(h: int) -> int:
     return 2 ** round(math.log2(h))
 
 
+@mistake(
+    "alibi-power-strictly-below",
+    "The largest power of two *below* h is taken, also where h is one itself",
+    "The right slopes for the wrong heads, where h is a power of two.",
+    "h itself counts: 2 ** math.floor(math.log2(h)).",
+    stage="alibi_power",
+)
+def _(h: int) -> int:
+    return 1 << max((h - 1).bit_length() - 1, 0)
+
+
 def _row(id: str, title: str, effect: str, hint: str, slope: Any) -> None:
     @mistake(id, title, effect, hint, stage="alibi_row")
     def _(n: int) -> list[float]:
@@ -573,6 +1064,27 @@ _row(
     "Right for 8 heads only.",
     "the exponent is -8i/h.",
     lambda i, n: 2.0**-i,
+)
+_row(
+    "alibi-exponent-rounded-down",
+    "The exponent -8i // h is rounded down",
+    "Right for up to 8 heads; with more, neighbours share a slope.",
+    "divide with /, not with //.",
+    lambda i, n: 2.0 ** (-8 * i // n),
+)
+_row(
+    "alibi-exponent-rounded-up",
+    "The exponent -(8i // h) is rounded",
+    "Right for up to 8 heads; with more, neighbours share a slope.",
+    "divide with /, not with //.",
+    lambda i, n: 2.0 ** -(8 * i // n),
+)
+_row(
+    "alibi-ratio-rounded",
+    "8 // h is rounded down before it is multiplied by i",
+    "Right for up to 8 heads; with more, all slopes are 1.",
+    "divide with /: the exponent is -8i / h.",
+    lambda i, n: 2.0 ** -(8 // n * i),
 )
 _row(
     "alibi-base-e",
@@ -632,6 +1144,82 @@ _row(
 )
 
 
+_row(
+    "alibi-exponent-by-4",
+    "The exponent is -4i/h instead of -8i/h",
+    "The slopes end at 1/16, where they should fall to 1/256.",
+    "the last slope is 2^-8 for every power of two.",
+    lambda i, n: 2.0 ** (-4 * i / n),
+)
+_row(
+    "alibi-exponent-by-16",
+    "The exponent is -16i/h instead of -8i/h",
+    "The slopes end at 2^-16, where they should fall to 1/256.",
+    "the last slope is 2^-8 for every power of two.",
+    lambda i, n: 2.0 ** (-16 * i / n),
+)
+_row(
+    "alibi-base-10",
+    "Powers of 10 in place of powers of 2",
+    "All slopes are too flat; torch.logspace has base 10 unless it is told another.",
+    "the slopes are 2^(-8i/h): torch.logspace(…, base=2).",
+    lambda i, n: 10.0 ** (-8 * i / n),
+)
+_row(
+    "alibi-from-1-to-the-last",
+    "The slopes run from 1 to 2^-8: the exponent is -8i / (h - 1), from i = 0",
+    "Right at the end only; the first slope is 2^(-8/h).",
+    "2^(-8i/h) for i from 1 to h.",
+    lambda i, n: 2.0 ** (-8 * (i - 1) / max(n - 1, 1)),
+)
+_row(
+    "alibi-exponent-by-h-plus-1",
+    "The exponent is -8i / (h + 1)",
+    "All slopes are too steep: the last is not 2^-8.",
+    "divide by h.",
+    lambda i, n: 2.0 ** (-8 * i / (n + 1)),
+)
+_row(
+    "alibi-halved-each-time",
+    "The slopes begin with 2^(-8/h), and each is half of the one before",
+    "Right for 8 heads only: the ratio is 2^(-8/h) as well.",
+    "head i gets the power i of 2^(-8/h).",
+    lambda i, n: 2.0 ** (-8 / n - (i - 1)),
+)
+_row(
+    "alibi-multiples",
+    "The slopes are multiples of 2^(-8/h), not its powers",
+    "They grow from head to head, where they should fall.",
+    "head i gets the power i of 2^(-8/h): start ** i, not start * i.",
+    lambda i, n: i * 2.0 ** (-8 / n),
+)
+
+
+def _another_row(id: str, title: str, effect: str, row: Callable[[int], list[float]]) -> None:
+    hint = "2^(-8i/h) for i from 1 to h, both included: range(1, h + 1)."
+    mistake(id, title, effect, hint, stage="alibi_row")(row)
+
+
+_another_row(
+    "alibi-last-slope-missing",
+    "The last slope is missing: i ends at h - 1",
+    "range(1, h) leaves h out: there are too few slopes, or other ones.",
+    lambda n: alibi_row(n)[:-1],
+)
+_another_row(
+    "alibi-slope-1-in-front",
+    "There is a slope too many: i runs from 0 to h",
+    "The first is 1, and all others are a head too late.",
+    lambda n: [1.0, *alibi_row(n)],
+)
+_another_row(
+    "alibi-slope-0-in-front",
+    "The first head gets the slope 0, the others those of the head before",
+    "The first head does not know distance, and the flattest slope is missing.",
+    lambda n: [0.0, *alibi_row(n)[:-1]],
+)
+
+
 @mistake(
     "alibi-row-reversed",
     "The slopes come in reverse order",
@@ -677,6 +1265,163 @@ def _(row: list[float]) -> list[float]:
 
 
 @mistake(
+    "alibi-between-from-the-end",
+    "Of every other slope of twice as many heads, the last ones are added",
+    "The flattest where the steepest are wanted.",
+    "take the first of them: [0::2][: h - power].",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes + between[len(between) - (h - len(slopes)) :]
+
+
+def _too_few(id: str, title: str, hint: str, part: Callable[[int], int]) -> None:
+    @mistake(
+        id, title, "Heads are left without a slope, where h is no power of two.", hint, stage="alibi_order"
+    )
+    def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+        return slopes + between[: part(h - len(slopes))]
+
+
+_too_few(
+    "alibi-between-half-of-them",
+    "Only half of the slopes that are missing are added",
+    "h - power of them are missing: range(1, 1 + 2 * (h - power), 2), or [0::2][: h - power].",
+    lambda missing: (missing + 1) // 2,
+)
+_too_few(
+    "alibi-between-half-rounded-down",
+    "Only half of the slopes that are missing are added, rounded down",
+    "h - power of them are missing: [0::2][: h - power].",
+    lambda missing: missing // 2,
+)
+
+
+@mistake(
+    "alibi-every-other-of-twice-as-many",
+    "For h not a power of two, all slopes are every other one of twice as many heads",
+    "Those of the power of two are lost.",
+    "first the slopes of the power of two, then every other one of twice as many.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes if h == len(slopes) else between[:h]
+
+
+@mistake(
+    "alibi-sorted-ascending",
+    "The slopes are sorted from the flattest to the steepest",
+    "The right slopes for the wrong heads.",
+    "leave them as they are: the power of two from the steepest on, then those in between.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return sorted((slopes + between)[:h])
+
+
+@mistake(
+    "alibi-not-cut",
+    "All the slopes in between are added, more than there are heads",
+    "Twice the power of two comes back, where h is no power of two.",
+    "only h - power of them are missing: [: h - power].",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes if h == len(slopes) else slopes + between
+
+
+@mistake(
+    "alibi-between-alone",
+    "For h not a power of two, only the slopes in between come back",
+    "Those of the power of two are lost, and heads are left without a slope.",
+    "join the two: slopes + between, in a list, or torch.cat.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes if h == len(slopes) else between[: h - len(slopes)]
+
+
+@mistake(
+    "alibi-parts-added-up",
+    "The slopes and those in between are added up, where they should be joined",
+    "`+` joins lists, but adds tensors number by number: an error, or too few slopes.",
+    "torch.cat([slopes, between]) for tensors.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    missing = torch.tensor(between[: h - len(slopes)])
+    return slopes if h == len(slopes) else (torch.tensor(slopes) + missing).tolist()
+
+
+def _rest(id: str, title: str, hint: str, slope: Callable[[int, int], float]) -> None:
+    """Enter wrong slopes for the heads beyond the largest power of two up to h, counted from 0."""
+
+    @mistake(id, title, "Right for a power of two only.", hint, stage="alibi_order")
+    def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+        power = len(slopes)
+        return slopes + [slope(i, power) for i in range(h - power)]
+
+
+_rest(
+    "alibi-row-continued",
+    "The row of the power of two is continued beyond 2^-8",
+    "the other heads get slopes between those that are there: every other one of twice as many.",
+    lambda i, power: 2.0 ** (-8 * (power + i + 1) / power),
+)
+_rest(
+    "alibi-between-from-0",
+    "The exponents of the slopes in between start at 0: the first is 1",
+    "they are the odd ones of twice as many: 2^(-4i/power) for odd i.",
+    lambda i, power: 2.0 ** (-8 * i / power),
+)
+_rest(
+    "alibi-between-by-power",
+    "The slopes in between are odd powers of 2^(-8/power), not of its square root",
+    "they belong to twice as many heads: 2^(-4i/power) for odd i.",
+    lambda i, power: 2.0 ** (-8 * (2 * i + 1) / power),
+)
+_rest(
+    "alibi-rest-all-flat",
+    "All heads beyond the power of two get its last slope",
+    "they get slopes between those that are there: every other one of twice as many.",
+    lambda i, power: 2.0**-8,
+)
+
+
+@mistake(
+    "alibi-rest-by-itself",
+    "The heads beyond the power of two get the slopes of that many heads",
+    "Right for a power of two only: 6 heads get those of 4 and those of 2.",
+    "they get every other slope of twice as many heads as the power of two.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes if h == len(slopes) else slopes + mha.alibi_slopes(h - len(slopes)).tolist()
+
+
+@mistake(
+    "alibi-whole-powers-in-front",
+    "The slopes of the power of two are 1/2, 1/4, 1/8, … whatever h is",
+    "Right for 8 heads, and for the slopes in between.",
+    "the exponent is -8i / power.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return [2.0 ** -(i + 1) for i in range(len(slopes))] + between[: h - len(slopes)]
+
+
+@mistake(
+    "alibi-from-0-in-front",
+    "The exponents of the power of two start at 0, those in between do not",
+    "The first slope is 1, and the flattest is missing.",
+    "count from 1: 2^(-8i / power) for i from 1 to power.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return [2.0 ** (-8 * i / len(slopes)) for i in range(len(slopes))] + between[: h - len(slopes)]
+
+
+@mistake(
     "alibi-sorted",
     "The slopes in between are sorted in among the others",
     "The right slopes for the wrong heads, where h is no power of two.",
@@ -707,6 +1452,61 @@ def _(slopes: list[float], between: list[float], h: int) -> list[float]:
 )
 def _(slopes: list[float]) -> Any:
     return torch.tensor(slopes)[:, None, None]
+
+
+@mistake(
+    "alibi-one-too-many",
+    "There are h + 1 slopes: i runs from 0 to h",
+    "The first is 1, and there is no head for the last.",
+    "2^(-8i/h) for i from 1 to h: range(1, h + 1).",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor([1.0, *slopes])
+
+
+@mistake(
+    "alibi-one-too-few",
+    "There are h - 1 slopes: i ends at h - 1",
+    "range(1, h) leaves h out: the last head has no slope.",
+    "2^(-8i/h) for i from 1 to h: range(1, h + 1).",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor(slopes[:-1])
+
+
+@mistake(
+    "alibi-nothing-for-others",
+    "Nothing comes back where h is no power of two",
+    "The function ends without a return: None.",
+    "for another h: the largest power of two below it, then every other slope of twice as many.",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return None if len(slopes) & (len(slopes) - 1) else torch.tensor(slopes)
+
+
+@mistake(
+    "alibi-integers",
+    "2 is raised to integers: all slopes are 0",
+    "A power of integers is an integer again, and 1/2 becomes 0.",
+    "a float somewhere: 2.0 ** …, or torch.arange(…).float().",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor(slopes).long()
+
+
+@mistake(
+    "alibi-sum-1",
+    "The slopes are divided by their sum",
+    "They are no weights; with more heads all become flatter.",
+    "return the powers of 2 as they are.",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor(slopes) / sum(slopes)
 
 
 @mistake(
