@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import mha
 from mha.check.catalogue import Stage
@@ -81,10 +82,13 @@ def _merge_probes() -> list[Probe]:
 
 
 def _projection_probes(name: str) -> list[Probe]:
-    x, one, square, wide = random_tensors((2, 3, 4), (1, 1, 4), (4, 4), (6, 4))
+    x, one, square, wide, row, narrow = random_tensors(
+        (2, 3, 4), (1, 1, 4), (4, 4), (6, 4), (3, 2, 8), (4, 8)
+    )
     return [
         Probe("one token", "project", {name: one, "W": square}),
         Probe("several tokens and examples", "project", {name: x, "W": square}),
+        Probe("rows that are wider than the result", "project", {name: row, "W": narrow}),
         Probe("a matrix that is not square", "project", {name: x, "W": wide}),
     ]
 
@@ -101,18 +105,44 @@ def _repeat_probes() -> list[Probe]:
 
 
 def _linear(x: Tensor, W: Tensor) -> Tensor:
-    return torch.nn.functional.linear(x, W)
+    return F.linear(x, W)
+
+
+def drawn(W: Tensor, bias: bool, dtype: torch.dtype) -> nn.Linear:
+    """Return a new nn.Linear of the shape of W, as it draws itself from a fixed seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Linear(W.size(1), W.size(0), bias=bias, dtype=dtype)
 
 
 def _drawing_in_vain(answer: Any) -> Any:
-    """A new nn.Linear draws weights; if it is given W then, nothing of them shows: no side effect."""
+    """A new nn.Linear draws weights; if it is given W then, nothing of them shows: no side effect.
+
+    If something of them shows, it is told apart from other chance by drawing the same once more.
+    """
 
     def use(answer: Any, x: Tensor, W: Tensor) -> Any:
         with torch.random.fork_rng(devices=[]):
             other, value = answer(x.clone(), W.clone()), answer(x, W)
-        return value if same(other, value) else answer(x, W)
+            if same(other, value):
+                return value
+            torch.manual_seed(0)
+            of_linear = _of_linear(answer(x, W), x, W)
+        return answer(x, W) if of_linear is None else of_linear
 
     return driven(answer, use) if callable(answer) else answer
+
+
+def _of_linear(value: Any, x: Tensor, W: Tensor) -> Tensor | None:
+    """Return what an nn.Linear of x's dtype gives, if `value` is that, of whatever dtype it was made."""
+
+    def results(dtype: torch.dtype) -> list[Tensor]:
+        linear = drawn(W, True, dtype).to(x.dtype)
+        choices = ((W, linear.bias), (linear.weight, None), (linear.weight, linear.bias))
+        return [F.linear(x, weight, bias) for weight, bias in choices]
+
+    made = zip([*results(x.dtype), *results(torch.float32)], 2 * results(x.dtype), strict=True)
+    return next((own for one, own in made if same(value, one)), None)
 
 
 LINEAR_PROJECTION = replace(
