@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,47 @@ def test_a_mistake_in_a_file_is_named_and_the_file_is_left_as_it_was(tmp_path):
     assert path.read_bytes() == before
 
 
+def test_a_file_may_be_called_as_the_package_is_and_hold_dataclasses(tmp_path):
+    path = tmp_path / "mha.py"
+    code = """
+    from __future__ import annotations
+    from dataclasses import dataclass
+
+    @dataclass
+    class Config:
+        heads: int = 2
+
+    def merge_heads(x):
+        return x.transpose(1, 2).flatten(2)
+    """
+    path.write_text(textwrap.dedent(code), encoding="utf-8")
+    assert marked(path).stdout == "merge_heads: passed.\n"
+
+
+def test_a_class_goes_by_its_own_name_and_what_is_imported_is_no_answer(tmp_path):
+    code = """
+    import torch
+    from mha import MultiHeadAttention, split_heads
+
+    class KVCache:
+        def __init__(self):
+            self.reset()
+
+        def reset(self):
+            self.k = self.v = None
+
+        def __len__(self):
+            return 0 if self.k is None else self.k.size(2)
+
+        def append(self, k, v):
+            self.k = k if self.k is None else torch.cat([self.k, k], dim=2)
+            self.v = v if self.v is None else torch.cat([self.v, v], dim=2)
+            return self.k, self.v
+    """
+    result = marked(write(tmp_path, textwrap.dedent(code)))
+    assert (result.returncode, result.stdout) == (0, "kv_cache: passed.\n")
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -83,7 +125,11 @@ def test_an_endless_loop_gets_a_verdict_too(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "text, status",
-    [("from mha import merge_heads\n", 0), ("def merge_heads(x):\n    return x\n", 1), ("", 2)],
+    [
+        ("def merge_heads(x):\n    return x.transpose(1, 2).flatten(2)\n", 0),
+        ("def merge_heads(x):\n    return x\n", 1),
+        ("", 2),
+    ],
 )
 def test_the_exit_status_says_how_it_went(tmp_path, monkeypatch, text, status):
     monkeypatch.setattr(sys, "argv", ["mha.check", "--here", str(write(tmp_path, text))])

@@ -234,7 +234,7 @@ def shards_by_a_generator(layer, world_size):
 
 
 def bert_through_torch(state_dict, layer, num_heads):
-    (start,) = {name.split("encoder.")[0] for name in state_dict}
+    (start,) = {name.split("encoder.")[0] for name in state_dict if "encoder." in name}
     part = f"{start}encoder.layer.{layer}.attention."
     made = nn.MultiheadAttention(state_dict[f"{part}self.key.bias"].numel(), num_heads, batch_first=True)
     for kind in ("weight", "bias"):
@@ -423,7 +423,7 @@ WRONG = [
     ("repeat_kv", lambda x, n: torch.stack([x] * n, dim=2), "repeat-axis-left"),
     ("online_attention", tiles_of_softmax(sum), "tiles-summed"),
     ("online_attention", online_from(-1e4), "tile-starts-at-minus-10000"),
-    ("load_bert_layer", bert_in(""), "bert-prefix-unknown"),
+    ("load_bert_layer", bert_in("bert."), "bert-prefix-demanded"),
     ("load_bert_layer", bert_in(None, W_k="self.query", W_v="self.query"), "bert-qqq"),
     ("alibi_slopes", lambda h: torch.logspace(-1, -8, h, base=2), "alibi-from-one-half"),
 ]
@@ -459,4 +459,4 @@ def test_the_steps_of_a_cache_are_told_in_words():
         def append(self, k, v):
             return torch.cat([past for past, _ in self] + [k, v], dim=2), v
 
-    assert "on one token: steps append 1\n" in mark(EXERCISES["kv_cache"], KVCache).message
+    assert "On one token: steps append 1\n" in mark(EXERCISES["kv_cache"], KVCache).message

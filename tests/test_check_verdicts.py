@@ -225,7 +225,7 @@ def test_the_number_of_threads_is_put_back():
         torch.set_num_threads(threads + 1)
         return mha.merge_heads(x)
 
-    assert "it changes the number of threads" in marked("merge_heads", merge_heads).message
+    assert "It changes the number of threads" in marked("merge_heads", merge_heads).message
     assert torch.get_num_threads() == threads
 
 

@@ -15,12 +15,13 @@ import threading
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mha import check
 from mha.check.record import steps
 
 SECONDS = 60
-LAYER = "MultiHeadAttention"
+CLASSES = {"KVCache": "kv_cache", "MultiHeadAttention": "multi_head_attention"}  # by what a class is called
 _NOW = "\x1e"  # starts a line that says what is being marked, in case it never comes to an end
 
 
@@ -34,15 +35,14 @@ def mark_file(path: Path, hint: bool = False) -> bool:
     Args:
         hint: show as well how to mend what is wrong.
     """
-    module = _load(path)
-    found = [name for name in (*check.EXERCISES, LAYER) if hasattr(module, name)]
+    found = _answers(_load(path))
     if not found:
-        raise UnusableError(f"{path} defines none of {', '.join((*check.EXERCISES, LAYER))}")
+        names = [*check.EXERCISES, *CLASSES]
+        raise UnusableError(f"{path} defines none of {', '.join(names)}")
     passed = []
-    for name in found:
+    for name, answer in found.items():
         print(f"{_NOW}{name}", flush=True)
-        marks = check.multi_head_attention if name == LAYER else getattr(check, name)
-        result = marks(getattr(module, name))
+        result = getattr(check, name)(answer)
         passed.append(result.passed)
         if hint and not result.passed and result.attempted:
             print(f"  {steps(result)[-1]}")
@@ -50,11 +50,26 @@ def mark_file(path: Path, hint: bool = False) -> bool:
     return all(passed)
 
 
+def _answers(module: ModuleType) -> dict[str, Any]:
+    """Return what a file defines that can be asked for, by exercise; what it imports of mha is no answer."""
+    names = {name: name for name in check.EXERCISES} | CLASSES
+    return {
+        exercise: vars(module)[name]
+        for name, exercise in names.items()
+        if name in vars(module) and not _is_ours(vars(module)[name])
+    }
+
+
+def _is_ours(answer: object) -> bool:
+    return (getattr(answer, "__module__", None) or "").split(".")[0] == "mha"
+
+
 def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"the file {path.stem}"  # which is no module's, not even if the file is called mha.py
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UnusableError(f"{path} is no Python file: its name has to end in .py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             spec.loader.exec_module(module)

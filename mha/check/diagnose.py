@@ -86,8 +86,9 @@ class Comparison:
             return None
         changed = sorted({thing for outcome in self.given for thing in outcome.changed})
         if changed:
-            message = f"{self.exercise.name}: right result, but it changes {', '.join(changed)}"
-            return Result(self.exercise.name, False, message, "side effects")
+            inputs = [thing for thing in changed if thing.startswith("its input")]
+            entry = behaviour.INPUT_CHANGED if inputs else behaviour.SETTING_CHANGED
+            return named(self.exercise.name, entry, f"It changes {', '.join(changed)}.")
         remarks = "".join(f" ({remark})" for remark in self._remarks())
         return Result(self.exercise.name, True, f"{self.exercise.name}: passed.{remarks}")
 
@@ -107,37 +108,32 @@ class Comparison:
     def two_mistakes(self) -> Result | None:
         """Return the verdict if two mistakes together explain every probe."""
         pairs = pairs_of(self.exercise.mistakes)
-        likely = self._likely()
-        result = self._named([pair for pair in pairs if likely(pair) and self._reproduces(*pair)])
+        expected = self._expected(pairs)
+        result = self._named(
+            [pair for pair, e in zip(pairs, expected, strict=True) if e and self._reproduces(*pair)]
+        )
         if result is not None or not self._has_a_known_form():
             return result
         # One mistake can bring another to light that alone would not show: all are tried.
-        return self._named([pair for pair in pairs if not likely(pair) and self._reproduces(*pair)])
+        return self._named(
+            [pair for pair, e in zip(pairs, expected, strict=True) if not e and self._reproduces(*pair)]
+        )
 
-    def _likely(self) -> Callable[[tuple[Mistake, Mistake]], bool]:
-        """Return whether two mistakes, neither of which alters what the other does, can explain the answer.
+    def _expected(self, pairs: list[tuple[Mistake, Mistake]]) -> list[bool]:
+        """Return of each two mistakes whether they explain the answer, if neither alters what the other does.
 
-        The first probe on which the answer is wrong is the first for one of them. Where the other does no
-        harm there yet, the one has to explain that probe alone.
+        Then on each probe both do harm; or one does, and comes to the answer's result alone; or neither does,
+        and the answer is right.
         """
-        first = self.wrong[0]
-        late, at_first, alone = set(), set(), set()
-        for entry in self.exercise.mistakes:
-            if any(not self._harmless(i, entry) for i in range(first)):
-                continue
-            if self._harmless(first, entry):
-                late.add(entry)
-                continue
-            at_first.add(entry)
-            if self._alike(first, self._with_mistakes(first, (entry,))):
-                alone.add(entry)
-
-        def likely(pair: tuple[Mistake, Mistake]) -> bool:
-            one, other = pair
-            both = one in at_first and other in at_first
-            return both or (one in alone and other in late) or (other in alone and one in late)
-
-        return likely
+        mistakes = self.exercise.mistakes
+        explains = torch.ones(len(mistakes), len(mistakes), dtype=torch.bool)
+        for i in range(len(self.probes)):
+            harmless = torch.tensor([self._harmless(i, entry) for entry in mistakes])
+            alone = torch.tensor([self._alike(i, self._with_mistakes(i, (entry,))) for entry in mistakes])
+            one_is_harmless = (alone[:, None] & harmless) | (alone & harmless[:, None])
+            explains &= (~harmless[:, None] & ~harmless) | one_is_harmless
+        number = {entry: i for i, entry in enumerate(mistakes)}
+        return [bool(explains[number[one], number[other]]) for one, other in pairs]
 
     def _harmless(self, i: int, entry: Mistake) -> bool:
         return alike(self._with_mistakes(i, (entry,)), self.wanted[i])
@@ -161,7 +157,12 @@ class Comparison:
             entry, said = found
             told = named(self.exercise.name, entry, f"On {self.probes[first].shows}: {said}")
             return self._failed(told.message, stage, (entry,))
-        return self._mostly() or self._caused(first) or self._failed(self._show(first), stage)
+        return (
+            self._mostly()
+            or self._caused(first)
+            or self._gives_nothing(first)
+            or self._failed(self._show(first), stage)
+        )
 
     def _related(self) -> tuple[Mistake, str] | None:
         pairs = [
@@ -225,6 +226,14 @@ class Comparison:
             *([f"  {said}"] if said else []),
         ]
         return self._failed("\n".join(lines), self.probes[i].stage, (entry,))
+
+    def _gives_nothing(self, i: int) -> Result | None:
+        given, wanted = self.given[i], self.wanted[i]
+        if given.error is not None or given.value is not None or wanted.value is None:
+            return None
+        entry = behaviour.NOTHING_GIVEN
+        message = f"{self.exercise.name}: nothing comes back: is the return missing?\n  {entry.effect}"
+        return self._failed(f"{message}\n  It shows on {self._input(i)}.", self.probes[i].stage, (entry,))
 
     def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
         if not readings:
@@ -328,8 +337,6 @@ class Comparison:
         raised = self._raised(i)
         if raised is not None:
             return f"{self.exercise.name}: it raises on {on}\n  {raised}"
-        if given.value is None:
-            return f"{self.exercise.name}: nothing comes back: is the return missing?"
         parts = self._difference(i)
         later = " or after it" if len(self.exercise.stages) > 1 else ""
         return "\n".join(
@@ -464,7 +471,7 @@ def _cannot_be_called(exercise: Exercise, answer: object, probes: list[Probe]) -
         except TypeError:
             own = f"{getattr(answer, '__name__', 'it')}{inspect.signature(answer)}"
             message = f"{exercise.name}: the answer is {own}; {wanted}"
-            return Result(exercise.name, False, message, "signature")
+            return Result(exercise.name, False, message, "signature", (behaviour.OTHER_SIGNATURE,))
         except ValueError:
             return None  # a built-in function that does not tell its signature
     return None

@@ -5,7 +5,7 @@ tells a learner more is the kind of error and what the tensors in that line were
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mha.check.catalogue import Mistake, behaviour
 from mha.check.evidence import dtype_name
-from mha.check.outcome import own_code
+from mha.check.outcome import OwnCode, own_code
 
 SHOWN = 4  # as many tensors as are shown of a line
 
@@ -62,6 +62,28 @@ _KINDS = (
         "A helper has the name of the function that is asked for, or self(…) stands where a part is meant.",
         "give the helper another name.",
         "^RecursionError",
+        show=None,
+    ),
+    _error(
+        "module-init-missing",
+        "super().__init__() is missing in __init__, or comes too late",
+        "nn.Module's own __init__ makes the place in which layers and parameters are kept.",
+        "let __init__ begin with super().__init__(), without arguments.",
+        r"before Module\.__init__",
+        r"no attribute '_(modules|parameters|buffers|\w*hooks\w*)'",
+        "descriptor '__init__' of 'super'",
+        show=None,
+    ),
+    _error(
+        "no-layer-nor-parameter",
+        "Something else stands where a layer or a parameter belongs",
+        "nn.ModuleList holds layers, in a list; an attribute that is a layer or a parameter stays one.",
+        "see what it is: print(type(x)); give what is no weight another name.",
+        "is not a Module subclass",
+        "cannot assign",
+        "ModuleList.extend",
+        "ModuleDict",
+        "Only Tensors of floating point",
         show=None,
     ),
     _error(
@@ -399,11 +421,11 @@ def cause(error: BaseException) -> tuple[Mistake, str] | None:
     if code is None:
         return None
     if _raised_on_purpose(code.text):
-        return _OWN_CHECK, _those_in(code.text, code.names, _shape_and_dtype)
+        return _OWN_CHECK, _those_in(code, _shape_and_dtype)
     kind = _kind(error)
     if kind is None:
         return None
-    return kind.entry, "" if kind.show is None else _those_in(code.text, code.names, kind.show)
+    return kind.entry, "" if kind.show is None else _those_in(code, kind.show)
 
 
 def kind_of(error: BaseException) -> str:
@@ -421,15 +443,15 @@ def _raised_on_purpose(line: str) -> bool:
     return bool(re.match(r"\s*(raise\b(?!\s*NotImplementedError)|assert\b)", line))
 
 
-def _those_in(line: str, names: dict[str, Any], show: Callable[[Any], str]) -> str:
+def _those_in(code: OwnCode, show: Callable[[Any], str]) -> str:
     """Say what the tensors are whose names stand in a line: "There Q is (2, 3, 4), K is (2, 5, 4)."."""
-    written = re.findall(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", line)
-    found = dict(_tensors(dict.fromkeys(written or names), names))
+    written = re.findall(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", code.text) or [*code.names.maps[0]]
+    found = dict(_tensors(dict.fromkeys(written), code.names))
     shown = [f"{name} is {show(x)}" for name, x in list(found.items())[:SHOWN]]
     return f"There {', '.join(shown)}." if shown else ""
 
 
-def _tensors(written: dict[str, Any], names: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(written: Iterable[str], names: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     for name in written:
         first, *rest = name.split(".")
         value = names.get(first)

@@ -12,6 +12,7 @@ import math
 import os
 import sysconfig
 import traceback
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +113,7 @@ class OwnCode:
 
     number: int
     text: str
-    names: dict[str, Any]  # what its variables were at that moment
+    names: ChainMap[str, Any]  # what its variables were at that moment, its own and then those around it
 
 
 def own_code(error: BaseException) -> OwnCode | None:
@@ -125,7 +126,11 @@ def own_code(error: BaseException) -> OwnCode | None:
     if not frames:
         return None
     frame, number = frames[-1]
-    return OwnCode(number, linecache.getline(frame.f_code.co_filename, number).strip(), frame.f_locals)
+    return OwnCode(
+        number,
+        linecache.getline(frame.f_code.co_filename, number).strip(),
+        ChainMap(frame.f_locals, frame.f_globals),
+    )
 
 
 def _own_line(error: BaseException) -> str | None:

@@ -5,7 +5,7 @@ not the line that is to blame.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -94,9 +94,17 @@ def relation(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, tuple | list) and all(isinstance(item, Tensor) for item in value) and value:
-        return f"{type(value).__name__} of {len(value)} tensors"
+    if isinstance(value, tuple | list) and value:
+        return f"{type(value).__name__} of {len(value)} {_of(value)}"
+    if isinstance(value, dict) and value:
+        return f"dict of {_of(value.values())}"
     return "tensor" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _of(values: Iterable[Any]) -> str:
+    """Return what is in a tuple, a list or a dict: "tensors", "ndarrays", else "things"."""
+    kinds = {"tensor" if isinstance(item, Tensor) else type(item).__name__ for item in values}
+    return f"{kinds.pop()}s" if len(kinds) == 1 else "things"
 
 
 def _of_another_kind(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
@@ -104,9 +112,25 @@ def _of_another_kind(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
     if any(given == wanted for given, wanted in kinds) or len({wanted for _, wanted in kinds}) > 1:
         return None
     given, wanted = next(iter(kinds))
-    if given.startswith("tuple of") and wanted.startswith("tuple of"):
+    if given.startswith("tuple of") and given.endswith("tensors") and wanted.startswith("tuple of"):
         return None  # the right kind, and too many or too few: their shapes tell more
-    return OTHER_KIND, f"It is of the kind {given}, {wanted} is wanted."
+    right = all(_equal_in_numbers(value, right) for value, right in pairs)
+    return OTHER_KIND, f"It is a {given}, a {wanted} is wanted{'; the numbers are right' if right else ''}."
+
+
+def _equal_in_numbers(given: Any, wanted: Any) -> bool:
+    """Whether a value holds what is wanted, in lists or arrays for instance."""
+    if isinstance(wanted, tuple) and isinstance(given, tuple | list):
+        return len(given) == len(wanted) and all(map(_equal_in_numbers, given, wanted))
+    if isinstance(wanted, dict) and isinstance(given, dict):
+        return given.keys() == wanted.keys() and all(
+            _equal_in_numbers(given[key], wanted[key]) for key in wanted
+        )
+    try:
+        given = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return isinstance(wanted, Tensor) and given.shape == wanted.shape and _close(given, wanted)
 
 
 def _differing(pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]] | None:

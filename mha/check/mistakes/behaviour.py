@@ -30,3 +30,31 @@ GRADIENT_NAN = behaviour(
     "One step of training turns every weight into NaN: a NaN or an infinity was made and hidden later.",
     "let no NaN arise: fill with the lowest finite number, and set to 0 what is blocked after the softmax.",
 )
+INPUT_CHANGED = behaviour(
+    "behaviour-input-changed",
+    "side effects",
+    "The result is right, but it writes into what it was given",
+    "The caller's tensor holds other numbers afterwards, and a second call with it goes wrong.",
+    "make a new tensor: Q = Q / x in place of Q /= x, masked_fill in place of masked_fill_.",
+)
+SETTING_CHANGED = behaviour(
+    "behaviour-setting-changed",
+    "side effects",
+    "The result is right, but a setting of torch's is another afterwards",
+    "Everything that runs later in the same process is changed by it.",
+    "set nothing for all: give dtype=, device= or a generator to the call that needs it.",
+)
+OTHER_SIGNATURE = behaviour(
+    "behaviour-other-signature",
+    "signature",
+    "It does not take the arguments that are asked for",
+    "Nobody who knows the signature can call it.",
+    "copy the line with `def` from the exercise, names, order and defaults.",
+)
+NOTHING_GIVEN = behaviour(
+    "behaviour-nothing-returned",
+    "result",
+    "Nothing comes back",
+    "The result is None: a `return` is missing, on every way or on one of the ways through the code.",
+    "end each way through the code with `return`.",
+)
