@@ -11,13 +11,12 @@ from mha.bert import load_bert_layer
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
 from mha.check.exercises.inputs import random_tensors
-from mha.check.exercises.layer import LAYER
-from mha.check.exercises.layer import layer as run_layer
 from mha.check.exercises.torch_api import torch_layer_of
-from mha.check.weights import Projections
+from mha.check.outcome import same
+from mha.check.weights import find_projections, width_of
 
 
-def packed_blocks(packed: Tensor) -> tuple[Tensor, ...]:
+def packed_blocks(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
     """(3·d_model, d_model) → W_q, W_k, W_v."""
     return packed.chunk(3, dim=0)
 
@@ -47,17 +46,22 @@ PACKED: dict[str, Stage] = {
 
 def packed(s: Mapping[str, Stage], mha: nn.MultiheadAttention) -> Any:
     """Run the stages of taking an nn.MultiheadAttention apart."""
-    roles = s["packed_roles"](*s["packed_blocks"](mha.in_proj_weight))
+    # Taken apart by name, as most people do, so that too many or too few blocks give the same error.
+    q, k, v = s["packed_blocks"](mha.in_proj_weight, mha.num_heads)
+    roles = s["packed_roles"](q, k, v)
     return s["packed_give"]({**roles, **s["packed_output"](mha)})
 
 
 State = Mapping[str, Tensor]
 
 
+class Loaded(dict[str, Any]):
+    """What a layer holds: W_q … W_o, b_q … b_o, num_heads, d_model, and whether it drops weights."""
+
+
 def bert_part(state: State, layer: int) -> str:
-    """Where the layer's attention is found, with or without a prefix."""
-    prefix = "bert." if any(name.startswith("bert.") for name in state) else ""
-    return f"{prefix}encoder.layer.{layer}.attention"
+    """Where the layer's attention is found."""
+    return f"encoder.layer.{layer}.attention"
 
 
 def bert_names(part: str) -> dict[str, str]:
@@ -70,9 +74,9 @@ def bert_names(part: str) -> dict[str, str]:
     }
 
 
-def bert_matrix(matrix: Tensor) -> Tensor:
+def bert_matrices(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
     """BERT stores (out, in), as nn.Linear does."""
-    return matrix
+    return matrices
 
 
 def bert_biases(biases: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -80,35 +84,46 @@ def bert_biases(biases: dict[str, Tensor]) -> dict[str, Tensor]:
     return biases
 
 
-def bert_heads(num_heads: int) -> int:
+def bert_heads(num_heads: int, d_model: int) -> int:
     """As many as are asked for."""
     return num_heads
+
+
+def bert_give(layer: Loaded) -> Loaded:
+    """A mha.MultiHeadAttention that drops nothing."""
+    return layer
 
 
 BERT: dict[str, Stage] = {
     "bert_part": bert_part,
     "bert_names": bert_names,
-    "bert_matrix": bert_matrix,
+    "bert_matrices": bert_matrices,
     "bert_biases": bert_biases,
     "bert_heads": bert_heads,
+    "bert_give": bert_give,
 }
 
 
 def bert_layer(s: Mapping[str, Stage], state_dict: State, layer: int, num_heads: int) -> Any:
-    """Run the stages of loading a BERT layer, and the layer itself on `bert_input`."""
+    """Run the stages of loading a BERT layer, and tell what it holds."""
     names = s["bert_names"](s["bert_part"](state_dict, layer))
     # Weights first, as most people load them: where a name is not found, it is the same that is missed.
-    weights = {f"W_{role}": s["bert_matrix"](state_dict[f"{name}.weight"]) for role, name in names.items()}
+    matrices = s["bert_matrices"]({f"W_{role}": state_dict[f"{name}.weight"] for role, name in names.items()})
     biases = s["bert_biases"]({f"b_{role}": state_dict[f"{name}.bias"] for role, name in names.items()})
-    x = bert_input(state_dict)
-    projections = Projections(s["bert_heads"](num_heads), **weights, **biases)
-    return run_layer(LAYER, projections, x, x, x)
+    d_model = matrices["W_q"].size(-1)
+    heads = s["bert_heads"](num_heads, d_model)
+    loaded = {**matrices, **biases, "num_heads": heads, "d_model": d_model, "drops": False}
+    return s["bert_give"](Loaded(loaded))
 
 
-def bert_input(state_dict: State) -> Tensor:
-    """Something to try a loaded layer on, (2, 5, d_model)."""
-    d_model = next(x.size(-1) for name, x in state_dict.items() if name.endswith("self.query.weight"))
-    return torch.randn(2, 5, d_model, generator=torch.Generator().manual_seed(3))
+def bert_is_too_wide() -> ValueError:
+    """Return what is raised where the tensors do not fit into a layer that was made for 768 numbers."""
+    return ValueError("the layer is made for d_model=768, and the tensors are of another size")
+
+
+def bert_is_of_another_kind(kind: str) -> TypeError:
+    """Return what is raised where no layer of the package's kind comes back."""
+    return TypeError(f"what comes back is of the kind {kind}, a mha.MultiHeadAttention is wanted")
 
 
 def _from_torch_probes() -> list[Probe]:
@@ -126,34 +141,50 @@ def _giving_weights(answer: Any) -> Any:
 
     def use(answer: Any, mha: nn.MultiheadAttention) -> Any:
         given = drawing_nothing(answer, mha)
-        named = dict(given.named_parameters()) if isinstance(given, nn.Module) else given
-        if not isinstance(named, dict):
+        if isinstance(given, nn.Module):
+            given = {name.removesuffix(".weight"): x for name, x in given.named_parameters()}
+        if not isinstance(given, dict):
             return tuple(given) if isinstance(given, list) else given
-        return {str(name).removesuffix(".weight"): x for name, x in named.items() if x is not None}
+        # What is no tensor is told by its kind: two layers or arrays cannot be compared as they are.
+        return {
+            str(name): x if isinstance(x, Tensor | str) else type(x).__name__
+            for name, x in given.items()
+            if x is not None
+        }
 
     return driven(answer, use) if callable(answer) else answer
 
 
-def _bert_state(d_model: int, layers: int, prefix: str, seed: int) -> dict[str, Tensor]:
-    shapes = {}
+def _bert_state(d_model: int, layers: int, seed: int) -> dict[str, Tensor]:
+    """Return the tensors of a model, all of whose matrices but the embeddings are square.
+
+    So a matrix that is taken from a wrong place fits, and its numbers tell which it is.
+    """
+    shapes: dict[str, tuple[int, ...]] = {"embeddings.word_embeddings.weight": (3 * d_model, d_model)}
     for layer in range(layers):
-        part = f"{prefix}encoder.layer.{layer}"
-        for name in ("self.query", "self.key", "self.value", "output.dense"):
-            shapes[f"{part}.attention.{name}"] = (d_model, d_model)
-        shapes[f"{part}.intermediate.dense"] = (2 * d_model, d_model)
-        shapes[f"{part}.output.dense"] = (d_model, 2 * d_model)
-    sizes = [size for out, into in shapes.values() for size in ((out, into), (out,))]
-    tensors = iter(random_tensors(*sizes, seed=seed))
-    return {f"{name}.{kind}": next(tensors).float() / 2 for name in shapes for kind in ("weight", "bias")}
+        part = f"encoder.layer.{layer}"
+        for name in ("query", "key", "value"):
+            shapes |= _of_linear(f"{part}.attention.self.{name}", d_model)
+        for name in ("attention.output.dense", "attention.output.LayerNorm"):
+            shapes |= _of_linear(f"{part}.{name}", d_model)
+        for name in ("intermediate.dense", "output.dense", "output.LayerNorm"):
+            shapes |= _of_linear(f"{part}.{name}", d_model)
+    tensors = random_tensors(*shapes.values(), seed=seed)
+    return {name: x.float() / 2 for name, x in zip(shapes, tensors, strict=True)}
+
+
+def _of_linear(name: str, size: int) -> dict[str, tuple[int, ...]]:
+    weight = (size,) if name.endswith("LayerNorm") else (size, size)
+    return {f"{name}.weight": weight, f"{name}.bias": (size,)}
 
 
 def _bert_probes() -> list[Probe]:
+    # First a layer that has one before it and one behind: taking these gives numbers, no missing name.
     rows = [
-        ("a model of one layer", "bert_names", _bert_state(12, 1, "bert.", 1), 0, 3),
-        ("layer 1 of three", "bert_part", _bert_state(12, 3, "bert.", 2), 1, 3),
-        ("layer 1 of eleven", "bert_part", _bert_state(12, 11, "bert.", 3), 1, 2),
-        ("names without a prefix", "bert_part", _bert_state(12, 2, "", 4), 0, 4),
-        ("as many heads as in BERT-base", "bert_heads", _bert_state(24, 1, "bert.", 5), 0, 12),
+        ("layer 1 of three", "bert_names", _bert_state(12, 3, seed=2), 1, 3),
+        ("a model of one layer", "bert_part", _bert_state(12, 1, seed=1), 0, 3),
+        ("layer 1 of eleven", "bert_part", _bert_state(12, 11, seed=3), 1, 2),
+        ("as many heads as in BERT-base", "bert_heads", _bert_state(24, 1, seed=5), 0, 12),
     ]
     return [
         Probe(shows, stage, {"state_dict": state, "layer": layer, "num_heads": h})
@@ -162,14 +193,54 @@ def _bert_probes() -> list[Probe]:
 
 
 def _giving_a_layer(answer: Any) -> Any:
-    """The layer that was loaded is tried on an input."""
+    """It is read off the layer what it holds; what was left as it was drawn counts as 0."""
 
     def use(answer: Any, state_dict: State, layer: int, num_heads: int) -> Any:
-        given = drawing_nothing(answer, state_dict, layer, num_heads)
-        x = bert_input(state_dict)
-        return given(x, x, x) if isinstance(given, nn.Module) else given
+        copy = dict(state_dict)
+        try:
+            given = _seeded(1, answer, state_dict, layer, num_heads)
+            again = _seeded(2, answer, copy, layer, num_heads)
+        except Exception as error:
+            restated = _restated(error, answer, copy, layer, num_heads)
+            raise restated.with_traceback(error.__traceback__) from None
+        if given is None or isinstance(given, Loaded):  # Loaded: from the pipeline, which makes no layer
+            return given
+        held, other = _held(given, num_heads), _held(again, num_heads)
+        return {name: x if same(x, other[name]) else torch.zeros_like(x) for name, x in held.items()}
 
     return driven(answer, use) if callable(answer) else answer
+
+
+def _seeded(seed: int, answer: Any, *arguments: Any) -> Any:
+    def make() -> Any:
+        torch.manual_seed(seed)
+        return answer(*arguments)
+
+    return drawing_nothing(make)
+
+
+def _held(layer: object, num_heads: int) -> Loaded:
+    """Return what a layer holds, of the package's class or of an own one."""
+    if not isinstance(layer, nn.Module) or isinstance(layer, nn.MultiheadAttention):
+        raise bert_is_of_another_kind(type(layer).__name__)
+    h = getattr(layer, "num_heads", num_heads)
+    d_model = getattr(layer, "d_model", None) or width_of(layer, [])
+    found = next(find_projections(layer, d_model, h))
+    held = {name: getattr(found, name) for name in (f"{kind}_{role}" for kind in "Wb" for role in "qkvo")}
+    held = {name: torch.zeros(d_model) if x is None else x.detach() for name, x in held.items()}
+    drops = any(x.training and x.p > 0 for x in layer.modules() if isinstance(x, nn.Dropout))
+    return Loaded(held, num_heads=h, d_model=d_model, drops=drops)
+
+
+def _restated(error: Exception, answer: Any, state_dict: State, layer: int, num_heads: int) -> Exception:
+    """Return one error for one mistake, however the line that raises it was written."""
+    if "768" in str(error):  # a size that only a layer for BERT-base has
+        return bert_is_too_wide()
+    try:
+        _seeded(1, answer, {f"bert.{name}": x for name, x in state_dict.items()}, layer, num_heads)
+    except Exception:
+        return error
+    return KeyError(f"bert.{bert_names(bert_part(state_dict, layer))['q']}.weight")
 
 
 FROM_TORCH_MHA = Exercise(

@@ -18,7 +18,12 @@ def torch_layer(layer: nn.MultiheadAttention) -> nn.MultiheadAttention:
     return layer
 
 
-def torch_keys(keep: Tensor) -> dict[str, Tensor]:
+def torch_input(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Tokens that are hidden stay as they are: the mask hides them."""
+    return x
+
+
+def torch_keys(keep: Tensor, num_heads: int) -> dict[str, Tensor]:
     """(B, L), True where a key may be looked at: for torch, True is 'ignore'."""
     return {"key_padding_mask": ~keep}
 
@@ -40,6 +45,7 @@ def torch_give(output: Tensor, weights: Tensor) -> Any:
 
 TORCH_MHA: dict[str, Stage] = {
     "torch_layer": torch_layer,
+    "torch_input": torch_input,
     "torch_keys": torch_keys,
     "torch_pairs": torch_pairs,
     "torch_call": torch_call,
@@ -53,7 +59,8 @@ def torch_mha(
     """Run the stages of a call of nn.MultiheadAttention."""
     masks: Mapping[str, Any] = {}
     if keep is not None:
-        masks = s["torch_keys"](keep) if keep.ndim == 2 else s["torch_pairs"](keep, mha.num_heads)
+        masks = s["torch_keys" if keep.ndim == 2 else "torch_pairs"](keep, mha.num_heads)
+    x = s["torch_input"](x, keep)
     return s["torch_give"](*s["torch_call"](s["torch_layer"](mha), x, masks))
 
 
@@ -135,17 +142,24 @@ def _call_torch_sdpa(
 
 def _torch_mha_probes() -> list[Probe]:
     mha, one = torch_layer_of(12, 3, seed=1), torch_layer_of(4, 1, seed=2)
-    x, batch = random_tensors((1, 3, 4), (2, 5, 12), seed=3)
+    x, batch, alike = random_tensors((1, 3, 4), (2, 5, 12), (3, 3, 12), seed=3)
     by_key = torch.ones(2, 5, dtype=torch.bool)
     by_key[0, 3:] = by_key[1, 1] = False
     by_pair = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(4)) < 0.5
     by_pair |= torch.eye(5, dtype=torch.bool)
+    by_pair[1, :, 4], by_pair[1, 4, 0] = False, True  # nobody may look at one token, which looks at another
+    square = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
     return [
         Probe("one example, one head", "torch_call", {"mha": one, "x": x.float()}),
         Probe("two examples, three heads", "torch_layer", {"mha": mha, "x": batch.float()}),
         Probe("a mask over keys, (B, L)", "torch_keys", {"mha": mha, "x": batch.float(), "keep": by_key}),
         Probe(
             "a mask over pairs, (B, L, L)", "torch_pairs", {"mha": mha, "x": batch.float(), "keep": by_pair}
+        ),
+        Probe(
+            "a mask over keys, as many examples as tokens",
+            "torch_keys",
+            {"mha": mha, "x": alike.float(), "keep": square},
         ),
     ]
 
@@ -156,10 +170,13 @@ def _torch_sdpa_probes() -> list[Probe]:
     alike = {name: x.float() for name, x in qkv(2, 4, 4, 4, 5, 5).items()}
     step = {**cross, "Q": cross["Q"][:, :, :1]}
     keep, no_keep = {"keep": random_mask(2, 4, 6)}, {"keep": None}
+    empty = random_mask(2, 4, 6)
+    empty[1, 0, 2] = False
     return [
         Probe("no mask", "sdpa_call", cross),
         Probe("a mask", "sdpa_mask", {**cross, **keep}),
         Probe("a square mask", "sdpa_mask", {**square, "keep": random_mask(2, 4, 4)}),
+        Probe("a query with nothing to see", "sdpa_mask", {**cross, "keep": empty}),
         Probe("causal, as many keys as queries", "causal", {**square, **no_keep, "causal": True}),
         Probe("causal, more keys than queries", "causal", {**cross, **no_keep, "causal": True}),
         Probe("causal, one new query", "causal", {**step, **no_keep, "causal": True}),

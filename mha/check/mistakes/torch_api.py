@@ -1,4 +1,4 @@
-"""What goes wrong when PyTorch's own attention is called, and when weights are taken over from elsewhere."""
+"""What goes wrong when PyTorch's own attention is called."""
 
 import copy
 import math
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mha import scaled_dot_product_attention
-from mha.check.catalogue import mistake
-from mha.check.exercises.loading import State
+from mha.check.catalogue import Stage, mistake
 from mha.check.exercises.masks import causal
 from mha.check.exercises.torch_api import sdpa_join, torch_call, torch_keys, torch_pairs
 
@@ -47,7 +46,7 @@ def _float_mask(keep: Tensor) -> Tensor:
     stage="torch_keys",
     also={"torch_pairs": lambda keep, h: {"attn_mask": keep.repeat_interleave(h, dim=0)}},
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {"key_padding_mask": keep}
 
 
@@ -58,7 +57,7 @@ def _(keep: Tensor) -> Masks:
     "key_padding_mask=~keep.",
     stage="torch_keys",
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {"key_padding_mask": keep}
 
 
@@ -81,7 +80,7 @@ def _(keep: Tensor, num_heads: int) -> Masks:
     stage="torch_keys",
     also={"torch_pairs": lambda keep, h: {}},
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {}
 
 
@@ -92,7 +91,7 @@ def _(keep: Tensor) -> Masks:
     "key_padding_mask=~keep.",
     stage="torch_keys",
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {}
 
 
@@ -114,7 +113,7 @@ def _(keep: Tensor, num_heads: int) -> Masks:
     "(B, L) belongs into key_padding_mask.",
     stage="torch_keys",
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {"attn_mask": ~keep}
 
 
@@ -125,7 +124,7 @@ def _(keep: Tensor) -> Masks:
     "pass bools, or 0.0 and -inf.",
     stage="torch_keys",
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {"key_padding_mask": (~keep).float()}
 
 
@@ -136,7 +135,7 @@ def _(keep: Tensor) -> Masks:
     "pass ~keep as bools, or 0.0 and -inf.",
     stage="torch_keys",
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {"key_padding_mask": keep.float()}
 
 
@@ -147,8 +146,141 @@ def _(keep: Tensor) -> Masks:
     "-inf belongs to what is hidden: masked_fill(~keep, -inf).",
     stage="torch_keys",
 )
-def _(keep: Tensor) -> Masks:
+def _(keep: Tensor, num_heads: int) -> Masks:
     return {"key_padding_mask": _float_mask(keep)}
+
+
+def _over_keys(
+    id: str, title: str, effect: str, hint: str, made: Callable[[Tensor, int], Masks], **also: Stage
+) -> None:
+    mistake(id, title, effect, hint, stage="torch_keys", also=also)(made)
+
+
+def _in_pairs(keep: Tensor, num_heads: int) -> Masks:
+    return torch_pairs(keep.expand(-1, keep.size(-1), keep.size(-1)), num_heads)
+
+
+def _zeroed(x: Tensor, keep: Tensor | None) -> Tensor:
+    return x if keep is None or keep.ndim != 2 else x * keep[..., None]
+
+
+_over_keys(
+    "torch-padded-queries-hidden",
+    "A mask over keys, (B, L), hides queries as well as keys",
+    "The rows of padded queries have nothing left to see and become NaN.",
+    "hide keys only: key_padding_mask=~keep.",
+    lambda keep, h: torch_pairs(keep[:, :, None] & keep[:, None, :], h),
+)
+_over_keys(
+    "torch-key-mask-over-queries",
+    "A mask over keys, (B, L), is laid along the queries",
+    "The rows of padded queries become NaN, and padding gets attention.",
+    "the keys are the last axis: key_padding_mask=~keep.",
+    lambda keep, h: _in_pairs(keep[:, :, None], h),
+)
+_over_keys(
+    "torch-padding-zeroed",
+    "The hidden tokens of x are set to 0, and no mask over keys is passed on",
+    "A key of zeros has the score 0, and exp(0) is 1: padding still gets weight.",
+    "leave x as it is: key_padding_mask=~keep.",
+    lambda keep, h: {},
+    torch_input=_zeroed,
+)
+_over_keys(
+    "torch-square-mask-as-pairs",
+    "A mask of (B, L) with B = L is taken for one over pairs: its sizes are asked, not its axes",
+    "Right unless a batch has as many examples as tokens.",
+    "ask keep.dim(): 2 axes are (B, L), 3 are (B, L, L).",
+    lambda keep, h: {"attn_mask": ~keep} if keep.size(0) == keep.size(1) else torch_keys(keep, h),
+)
+_over_keys(
+    "torch-key-mask-transposed",
+    "The mask over keys is turned to (L, B)",
+    "An error about shapes: key_padding_mask is (B, L), whether or not the layer takes the batch first.",
+    "key_padding_mask=~keep.",
+    lambda keep, h: {"key_padding_mask": ~keep.T},
+)
+_over_keys(
+    "torch-key-mask-of-first-example",
+    "The first example's mask over keys is used for all",
+    "Right for a batch of one.",
+    "key_padding_mask=~keep holds a row for each example.",
+    lambda keep, h: {"key_padding_mask": ~keep[:1].expand_as(keep)},
+)
+_over_keys(
+    "torch-key-mask-tiled",
+    "The mask over keys is made one over pairs, repeated as 0, 1, 0, 1 over examples and heads",
+    "Examples get one another's masks, from the second head on.",
+    "key_padding_mask=~keep; in attn_mask the heads of one example stand together: repeat_interleave.",
+    lambda keep, h: {"attn_mask": ~keep[:, None].expand(-1, keep.size(1), -1).repeat(h, 1, 1)},
+)
+_over_keys(
+    "torch-key-mask-with-axes",
+    "The mask over keys is passed as (B, 1, 1, L)",
+    "An error about shapes: key_padding_mask is (B, L).",
+    "key_padding_mask=~keep: the layer adds the axes itself.",
+    lambda keep, h: {"key_padding_mask": ~keep[:, None, None]},
+)
+
+
+@mistake(
+    "torch-padding-zeroed-too",
+    "The hidden tokens of x are set to 0, besides being masked",
+    "Nobody looks at them, but they are queries too: their own rows come out other than they should.",
+    "leave x as it is: key_padding_mask=~keep is enough.",
+    stage="torch_input",
+)
+def _(x: Tensor, keep: Tensor | None) -> Tensor:
+    return _zeroed(x, keep)
+
+
+def _over_pairs(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor, int], Masks]) -> None:
+    mistake(id, title, effect, hint, stage="torch_pairs")(made)
+
+
+_EVERY_PAIR = "a mask over pairs is attn_mask=(~keep).repeat_interleave(num_heads, dim=0)."
+_over_pairs(
+    "torch-pair-mask-any",
+    "A mask over pairs becomes one over keys: what any query may see, all may see",
+    "Only what nobody may see is hidden.",
+    _EVERY_PAIR,
+    lambda keep, h: {"key_padding_mask": ~keep.any(dim=1)},
+)
+_over_pairs(
+    "torch-pair-mask-all",
+    "A mask over pairs becomes one over keys: what one query may not see, nobody may see",
+    "Too much is hidden; with nothing left to see a row is NaN.",
+    _EVERY_PAIR,
+    lambda keep, h: {"key_padding_mask": ~keep.all(dim=1)},
+)
+_over_pairs(
+    "torch-pair-mask-first-query",
+    "A mask over pairs becomes one over keys: what the first query may see",
+    "All queries see what the first may see.",
+    _EVERY_PAIR,
+    lambda keep, h: {"key_padding_mask": ~keep[:, 0]},
+)
+_over_pairs(
+    "torch-pair-mask-last-query",
+    "A mask over pairs becomes one over keys: what the last query may see",
+    "All queries see what the last may see.",
+    _EVERY_PAIR,
+    lambda keep, h: {"key_padding_mask": ~keep[:, -1]},
+)
+_over_pairs(
+    "torch-pair-mask-added-the-other-way",
+    "attn_mask gets keep as floats, which is added to the scores",
+    "What may be seen gets 1 more; nothing is hidden.",
+    "pass ~keep as bools, or 0.0 and -inf.",
+    lambda keep, h: {"attn_mask": keep.float().repeat_interleave(h, dim=0)},
+)
+_over_pairs(
+    "torch-pair-masks-joined",
+    "The masks of all examples are joined into one (L, L): hidden for one, hidden for all",
+    "Right for a batch of one.",
+    _EVERY_PAIR,
+    lambda keep, h: {"attn_mask": ~keep.all(dim=0)},
+)
 
 
 @mistake(
@@ -225,7 +357,7 @@ def _(keep: Tensor, num_heads: int) -> Masks:
     stage="torch_pairs",
 )
 def _(keep: Tensor, num_heads: int) -> Masks:
-    return torch_keys(keep)
+    return torch_keys(keep, num_heads)
 
 
 # ---------------------------------------------------------------- nn.MultiheadAttention: the call
@@ -290,6 +422,17 @@ def _(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]) -> Any:
 
 
 @mistake(
+    "torch-output-not-turned-back",
+    "x is transposed to (L, B, d_model), and so comes the output back",
+    "Tokens attend across the examples of the batch, and the axes are exchanged.",
+    "with batch_first=True, pass x as it is.",
+    stage="torch_call",
+)
+def _(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]) -> Any:
+    return torch_call(layer, x.transpose(0, 1), masks)
+
+
+@mistake(
     "torch-give-exchanged",
     "Weights first, output second",
     "Whoever unpacks them takes one for the other.",
@@ -309,6 +452,35 @@ def _(output: Tensor, weights: Tensor) -> Any:
 )
 def _(output: Tensor, weights: Tensor) -> Any:
     return output, weights.mean(dim=1)
+
+
+def _summed_up(id: str, title: str, how: Callable[[Tensor], Tensor]) -> None:
+    hint = "return one map per head, (B, h, L, L)."
+
+    @mistake(id, title, "The heads cannot be told apart.", hint, stage="torch_give")
+    def _(output: Tensor, weights: Tensor) -> Any:
+        return output, how(weights)
+
+
+_summed_up(
+    "torch-give-averaged-with-an-axis",
+    "The maps are averaged over the heads, and an axis is put in their place: (B, 1, L, L)",
+    lambda weights: weights.mean(dim=1, keepdim=True),
+)
+_summed_up(
+    "torch-give-averaged-repeated",
+    "The maps are averaged over the heads, and the average is repeated for each head",
+    lambda weights: weights.mean(dim=1, keepdim=True).expand_as(weights),
+)
+_summed_up("torch-give-summed", "The maps are summed over the heads", lambda weights: weights.sum(dim=1))
+_summed_up(
+    "torch-give-first-head", "The map of the first head comes back alone", lambda weights: weights[:, 0]
+)
+_summed_up(
+    "torch-give-heads-joined",
+    "Examples and heads of the maps are joined: (B·h, L, L)",
+    lambda weights: weights.flatten(0, 1),
+)
 
 
 @mistake(
@@ -463,6 +635,97 @@ def _(keep: Tensor | None, causal: Tensor) -> Tensor:
     return causal if keep is None else keep + causal
 
 
+def _masked(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor], Tensor]) -> None:
+    mistake(id, title, effect, hint, stage="sdpa_mask")(made)
+
+
+_masked(
+    "sdpa-mask-lowest",
+    "A large finite number is added where a query may not attend, -1e9 or the lowest there is",
+    "A query with nothing to see attends evenly to what it must not see.",
+    "pass the bools as they are, or -inf where keep is False: then its output is 0.",
+    lambda keep: torch.zeros(keep.shape).masked_fill(~keep, torch.finfo(torch.float32).min),
+)
+_masked(
+    "sdpa-mask-lowest-inverted",
+    "A large finite number is taken away where a query may attend",
+    "Attention falls on what should be hidden.",
+    "pass the bools as they are, or -inf where keep is False.",
+    lambda keep: keep * -1e9,
+)
+_masked(
+    "sdpa-mask-with-an-axis",
+    "keep gets one more axis for the heads, which it has already",
+    "The output has five axes: examples stand twice in it, or shapes do not fit.",
+    "keep broadcasts to (B, h, Lq, Lk) as it is.",
+    lambda keep: keep[:, None],
+)
+_masked(
+    "sdpa-mask-of-first-example",
+    "The first example's mask is passed to F.scaled_dot_product_attention for all",
+    "Right for a batch of one.",
+    "pass keep as it is: its first axis is the batch.",
+    lambda keep: keep[:1],
+)
+_masked(
+    "sdpa-mask-without-heads",
+    "The axis of the heads is taken out of keep: (B, Lq, Lk)",
+    "An error, or the examples' masks go to the heads.",
+    "pass keep as it is: an axis of 1 stands for all heads.",
+    lambda keep: keep[:, 0],
+)
+_masked(
+    "sdpa-mask-of-last-query",
+    "What the last query may see, all may see",
+    "The mask loses its axis of queries.",
+    "pass keep as it is.",
+    lambda keep: keep[..., -1:, :],
+)
+
+
+def _joined(
+    id: str, title: str, effect: str, hint: str, made: Callable[[Tensor | None, Tensor], Tensor]
+) -> None:
+    mistake(id, title, effect, hint, stage="sdpa_join")(made)
+
+
+_joined(
+    "sdpa-is-causal-without-a-mask",
+    "is_causal=True where there is no other mask, and there are more keys than queries",
+    "PyTorch aligns it top-left: behind a cache a new query sees the oldest keys only.",
+    "build the mask bottom-right in both cases: causal_mask(Lq, Lk).",
+    lambda keep, causal: torch.ones_like(causal).tril() if keep is None else keep & causal,
+)
+_joined(
+    "sdpa-is-causal-with-a-mask",
+    "The causal mask is aligned top-left where there is another mask",
+    "Right without one; with it, a new query behind a cache sees the oldest keys only.",
+    "build the mask bottom-right in both cases: causal_mask(Lq, Lk).",
+    lambda keep, causal: causal if keep is None else keep & torch.ones_like(causal).tril(),
+)
+_joined(
+    "sdpa-causal-only-with-a-mask",
+    "Without another mask, causal=True is dropped",
+    "Each token sees the future as soon as there is no padding.",
+    "causal_mask(Lq, Lk) where keep is None, keep & causal_mask(Lq, Lk) else.",
+    lambda keep, causal: keep if keep is None else keep & causal,
+)
+_joined(
+    "sdpa-masks-differ",
+    "The masks are joined by 'either … or' (^)",
+    "A key is seen if just one of the two allows it.",
+    "both have to allow it: keep & causal.",
+    lambda keep, causal: causal if keep is None else keep ^ causal,
+)
+_joined(
+    "sdpa-masks-as-floats",
+    "With causal=True the masks are joined as floats, 1.0 and 0.0",
+    "They are added to the scores: nothing is hidden.",
+    "join bools: keep & causal.",
+    lambda keep, causal: (causal if keep is None else keep & causal).float(),
+)
+
+
 def _called(id: str, title: str, effect: str, hint: str, call: Callable[..., Any]) -> None:
     mistake(id, title, effect, hint, stage="sdpa_call")(call)
 
@@ -501,6 +764,48 @@ _called(
     "The weights are nearly one-hot.",
     "scale is a factor: 1/√d_k, which is the default.",
     lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=math.sqrt(Q.size(-1))),
+)
+_called(
+    "sdpa-scale-by-d_k",
+    "scale=1/d_k, without the root",
+    "The weights are too flat.",
+    "leave scale away: 1/√d_k is the default.",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=1 / Q.size(-1)),
+)
+_called(
+    "sdpa-scale-by-d_model",
+    "scale=1/√d_model, of all heads together",
+    "The weights are too flat; right only with one head.",
+    "leave scale away: 1/√d_k is the default.",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=(Q.size(1) * Q.size(-1)) ** -0.5),
+)
+_called(
+    "sdpa-scale-of-d_k",
+    "scale=d_k",
+    "The weights are one-hot, nearly.",
+    "leave scale away: 1/√d_k is the default.",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=float(Q.size(-1))),
+)
+_called(
+    "sdpa-unpacked",
+    "The result is taken for a pair of output and weights, and its first part returned",
+    "That is the first example, since F.scaled_dot_product_attention gives the output alone.",
+    "return the result as it is.",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep)[0],
+)
+_called(
+    "sdpa-causal-flag-alone",
+    "is_causal=True where there is no mask, none at all where there is one",
+    "A mask is never used.",
+    "attn_mask=keep.",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, None, is_causal=keep is None),
+)
+_called(
+    "sdpa-turned",
+    "The output comes back as (B, Lq, h, d_k)",
+    "Heads and tokens are exchanged.",
+    "return the output as it is: (B, h, Lq, d_k).",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep).transpose(1, 2),
 )
 _called(
     "sdpa-keys-and-values-exchanged",
@@ -551,331 +856,3 @@ _called(
     "return the output as it is.",
     lambda Q, K, V, keep: _sdpa(Q, K, V, keep).transpose(1, 2).flatten(2),
 )
-
-
-# ---------------------------------------------------------------- weights of nn.MultiheadAttention
-
-
-@mistake(
-    "packed-cut-in-columns",
-    "in_proj_weight is cut along dim 1",
-    "Each piece is (3·d_model, d_model/3), or the cut fails: rows of all three stand in each.",
-    "W_q, W_k and W_v are stacked in rows: chunk(3, dim=0).",
-    stage="packed_blocks",
-)
-def _(packed: Tensor) -> tuple[Tensor, ...]:
-    return packed.chunk(3, dim=1)
-
-
-@mistake(
-    "packed-interleaved",
-    "Every third row of in_proj_weight is taken, as view(d_model, 3, d_model) does",
-    "The right shapes, and rows of all three in each.",
-    "three blocks, one below the other: chunk(3, dim=0), or view(3, d_model, d_model).",
-    stage="packed_blocks",
-)
-def _(packed: Tensor) -> tuple[Tensor, ...]:
-    return packed[0::3], packed[1::3], packed[2::3]
-
-
-@mistake(
-    "packed-first-block-for-all",
-    "The first block of in_proj_weight is taken three times",
-    "W_q serves for queries, keys and values.",
-    "rows 0 to d_model, d_model to 2·d_model, 2·d_model to the end.",
-    stage="packed_blocks",
-)
-def _(packed: Tensor) -> tuple[Tensor, ...]:
-    return (packed.chunk(3)[0],) * 3
-
-
-@mistake(
-    "packed-whole-for-all",
-    "in_proj_weight is taken whole, three times",
-    "Each matrix is (3·d_model, d_model).",
-    "it holds three matrices: chunk(3, dim=0).",
-    stage="packed_blocks",
-)
-def _(packed: Tensor) -> tuple[Tensor, ...]:
-    return (packed,) * 3
-
-
-_ORDERS = {"qvk": "queries, values, keys", "kqv": "keys, queries, values", "vkq": "values, keys, queries"}
-_ORDERS |= {"kvq": "keys, values, queries", "vqk": "values, queries, keys"}
-for _order, _said in _ORDERS.items():
-
-    @mistake(
-        f"packed-order-{_order}",
-        f"The blocks of in_proj_weight are taken as {_said}",
-        "The right shapes under the wrong names.",
-        "the order is queries, keys, values.",
-        stage="packed_roles",
-    )
-    def _(q: Tensor, k: Tensor, v: Tensor, _order: str = _order) -> dict[str, Tensor]:
-        blocks = dict(zip(_order, (q, k, v)))
-        return {f"W_{role}": blocks[role] for role in "qkv"}
-
-
-@mistake(
-    "packed-no-output",
-    "out_proj is left out",
-    "There is no W_o to join the heads with.",
-    "W_o is out_proj.weight.",
-    stage="packed_output",
-)
-def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
-    return {}
-
-
-@mistake(
-    "packed-output-transposed",
-    "W_o is out_proj.weight transposed",
-    "The right shape and other numbers.",
-    "nn.Linear stores (out, in) in both layers: copy it as it is.",
-    stage="packed_output",
-)
-def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
-    return {"W_o": mha.out_proj.weight.T}
-
-
-@mistake(
-    "packed-output-from-packed",
-    "W_o is taken from in_proj_weight, its last block",
-    "That is W_v.",
-    "W_o is out_proj.weight.",
-    stage="packed_output",
-)
-def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
-    return {"W_o": mha.in_proj_weight.chunk(3)[2]}
-
-
-@mistake(
-    "packed-transposed",
-    "All matrices are transposed",
-    "Right for X @ W; but nn.Linear stores (out, in), as in_proj_weight does.",
-    "copy them as they are.",
-    stage="packed_give",
-)
-def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: W.T for name, W in weights.items()}
-
-
-@mistake(
-    "packed-blocks-transposed",
-    "W_q, W_k and W_v are transposed, W_o is not",
-    "Right for X @ W; but nn.Linear stores (out, in), as in_proj_weight does.",
-    "copy them as they are.",
-    stage="packed_give",
-)
-def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: W if name == "W_o" else W.T for name, W in weights.items()}
-
-
-@mistake(
-    "packed-tuple",
-    "The matrices come back as a tuple, without names",
-    "Nobody can tell which is which.",
-    "return a dict: W_q, W_k, W_v, W_o.",
-    stage="packed_give",
-)
-def _(weights: dict[str, Tensor]) -> Any:
-    return tuple(weights.values())
-
-
-# ---------------------------------------------------------------- weights of BERT
-
-
-@mistake(
-    "bert-always-first-layer",
-    "Layer 0 is taken whatever is asked for",
-    "All layers of the model look alike.",
-    "put the number into the name.",
-    stage="bert_part",
-)
-def _(state: State, layer: int) -> str:
-    return _part(state, "encoder.layer.0.attention")
-
-
-@mistake(
-    "bert-layer-after",
-    "Layers are counted from 0, but layer + 1 is taken",
-    "Each layer is the next one, and the last is not found.",
-    "encoder.layer.0 is the first.",
-    stage="bert_part",
-)
-def _(state: State, layer: int) -> str:
-    return _part(state, f"encoder.layer.{layer + 1}.attention")
-
-
-@mistake(
-    "bert-layer-before",
-    "Layers are counted from 1: layer - 1 is taken",
-    "Each layer is the one before it, and layer 0 is not found.",
-    "encoder.layer.0 is the first.",
-    stage="bert_part",
-)
-def _(state: State, layer: int) -> str:
-    return _part(state, f"encoder.layer.{layer - 1}.attention")
-
-
-@mistake(
-    "bert-prefix-demanded",
-    "The names are taken to start with 'bert.' always",
-    "A KeyError for models saved without the prefix.",
-    "look whether any name starts with 'bert.'.",
-    stage="bert_part",
-)
-def _(state: State, layer: int) -> str:
-    return f"bert.encoder.layer.{layer}.attention"
-
-
-@mistake(
-    "bert-prefix-unknown",
-    "The names are taken to start with 'encoder.' always",
-    "A KeyError for models whose names start with 'bert.'.",
-    "look whether any name starts with 'bert.'.",
-    stage="bert_part",
-)
-def _(state: State, layer: int) -> str:
-    return f"encoder.layer.{layer}.attention"
-
-
-@mistake(
-    "bert-number-as-text",
-    "A name is taken if 'layer.1' occurs in it, so that layer.10 is found for layer 1",
-    "Right up to ten layers; after that the last of several hits wins.",
-    "compare the whole number: f'layer.{layer}.' with the dot.",
-    stage="bert_part",
-)
-def _(state: State, layer: int) -> str:
-    hits = [name for name in state if f"encoder.layer.{layer}" in name and "self.query.weight" in name]
-    return hits[-1].removesuffix(".self.query.weight")
-
-
-def _part(state: State, name: str) -> str:
-    return ("bert." if any(known.startswith("bert.") for known in state) else "") + name
-
-
-def _names(id: str, title: str, effect: str, hint: str, roles: str, dense: str = "{}.output.dense") -> None:
-    self_names = {"q": "query", "k": "key", "v": "value"}
-
-    @mistake(id, title, effect, hint, stage="bert_names")
-    def _(part: str) -> dict[str, str]:
-        names = {role: f"{part}.self.{self_names[taken]}" for role, taken in zip("qkv", roles)}
-        return {**names, "o": dense.format(part)}
-
-
-for _taken, _said in (("kqv", "query and key"), ("qvk", "key and value"), ("vkq", "query and value")):
-    _names(
-        f"bert-{_said.replace(' ', '-')}-exchanged",
-        f"BERT's {_said} are exchanged",
-        "Everything fits, and the maps are other ones.",
-        "query → W_q, key → W_k, value → W_v.",
-        _taken,
-    )
-for _taken, _said in (
-    ("qqv", "W_k is made from query"),
-    ("qkk", "W_v is made from key"),
-    ("qqq", "W_k and W_v are made from query"),
-):
-    _names(
-        f"bert-{_taken}",
-        f"{_said}, a copied line left as it was",
-        "Everything fits, and the maps or outputs are other ones.",
-        "query → W_q, key → W_k, value → W_v.",
-        _taken,
-    )
-_names(
-    "bert-output-by-value",
-    "W_o is made from the value's weights",
-    "The weights of the heads are right, the output is not.",
-    "W_o is attention.output.dense.",
-    "qkv",
-    "{}.self.value",
-)
-
-
-@mistake(
-    "bert-output-of-feed-forward",
-    "W_o is taken from output.dense of the feed-forward network",
-    "It is (d_model, d_ff): an error about shapes.",
-    "W_o is *attention*.output.dense.",
-    stage="bert_names",
-)
-def _(part: str) -> dict[str, str]:
-    names = {role: f"{part}.self.{name}" for role, name in zip("qkv", ("query", "key", "value"))}
-    return {**names, "o": f"{part.removesuffix('.attention')}.output.dense"}
-
-
-@mistake(
-    "bert-transposed",
-    "BERT's matrices are transposed",
-    "They are square, so nothing complains; the maps are noise.",
-    "BERT stores (out, in), as nn.Linear does: copy them as they are.",
-    stage="bert_matrix",
-)
-def _(matrix: Tensor) -> Tensor:
-    return matrix.T
-
-
-def _without(*roles: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    return lambda biases: {
-        name: torch.zeros_like(x) if name.removeprefix("b_") in roles else x for name, x in biases.items()
-    }
-
-
-def _biases(id: str, title: str, effect: str, roles: str) -> None:
-    hint = "BERT has a bias in each projection: MultiHeadAttention(…, bias=True), and copy all four."
-    mistake(id, title, effect, hint, stage="bert_biases")(_without(*roles))
-
-
-_biases(
-    "bert-no-biases", "The biases are left out", "Maps are close to the right ones, and not right.", "qkvo"
-)
-_biases(
-    "bert-no-biases-of-heads",
-    "The biases of queries, keys and values are left out",
-    "Maps are close to the right ones, and not right.",
-    "qkv",
-)
-_biases(
-    "bert-no-output-bias",
-    "The bias of the output is left out",
-    "All outputs are off by the same row.",
-    "o",
-)
-_biases("bert-no-query-bias", "The bias of the queries is left out", "Maps are not right, values are.", "q")
-_biases("bert-no-value-bias", "The bias of the values is left out", "Maps are right, outputs are not.", "v")
-
-
-@mistake(
-    "bert-one-bias",
-    "The bias of the queries is used for keys and values too",
-    "Maps are right, since a key's bias adds the same to each score of a row; outputs are not.",
-    "each projection has its own.",
-    stage="bert_biases",
-)
-def _(biases: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {**biases, "b_k": biases["b_q"], "b_v": biases["b_q"]}
-
-
-@mistake(
-    "bert-twelve-heads",
-    "12 heads, whatever is asked for",
-    "Right for BERT-base only; a small model has fewer.",
-    "use num_heads.",
-    stage="bert_heads",
-)
-def _(num_heads: int) -> int:
-    return 12
-
-
-@mistake(
-    "bert-one-head",
-    "One head, whatever is asked for",
-    "One map comes back.",
-    "use num_heads.",
-    stage="bert_heads",
-)
-def _(num_heads: int) -> int:
-    return 1

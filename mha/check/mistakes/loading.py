@@ -1,0 +1,622 @@
+"""What goes wrong when weights are taken over from elsewhere."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mha.check.catalogue import Stage, mistake
+from mha.check.exercises.loading import Loaded, State, bert_is_of_another_kind, bert_is_too_wide
+
+# ---------------------------------------------------------------- weights of nn.MultiheadAttention
+
+
+@mistake(
+    "packed-cut-in-columns",
+    "in_proj_weight is cut along dim 1",
+    "Each piece is (3·d_model, d_model/3), or the cut fails: rows of all three stand in each.",
+    "W_q, W_k and W_v are stacked in rows: chunk(3, dim=0).",
+    stage="packed_blocks",
+)
+def _(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+    return packed.chunk(3, dim=1)
+
+
+@mistake(
+    "packed-interleaved",
+    "Every third row of in_proj_weight is taken, as view(d_model, 3, d_model) does",
+    "The right shapes, and rows of all three in each.",
+    "three blocks, one below the other: chunk(3, dim=0), or view(3, d_model, d_model).",
+    stage="packed_blocks",
+)
+def _(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+    return packed[0::3], packed[1::3], packed[2::3]
+
+
+@mistake(
+    "packed-first-block-for-all",
+    "The first block of in_proj_weight is taken three times",
+    "W_q serves for queries, keys and values.",
+    "rows 0 to d_model, d_model to 2·d_model, 2·d_model to the end.",
+    stage="packed_blocks",
+)
+def _(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+    return (packed.chunk(3)[0],) * 3
+
+
+@mistake(
+    "packed-whole-for-all",
+    "in_proj_weight is taken whole, three times",
+    "Each matrix is (3·d_model, d_model).",
+    "it holds three matrices: chunk(3, dim=0).",
+    stage="packed_blocks",
+)
+def _(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+    return (packed,) * 3
+
+
+_IN_ROWS = "rows 0 to d_model, d_model to 2·d_model, 2·d_model to the end."
+
+
+def _cut(id: str, title: str, effect: str, hint: str, cut: Stage) -> None:
+    mistake(id, title, effect, hint, stage="packed_blocks")(cut)
+
+
+def _in_shape(packed: Tensor, *shape: int, axis: int) -> tuple[Tensor, ...]:
+    d_model = packed.size(1)
+    return tuple(x.reshape(d_model, d_model) for x in packed.view(*shape, d_model).unbind(axis))
+
+
+_cut(
+    "packed-interleaved-by-head",
+    "in_proj_weight is read head by head: queries, keys and values of head 0, then those of head 1 …",
+    "Right for one head; GPT-NeoX stores it so. With more, rows of all three stand in each matrix.",
+    "nn.MultiheadAttention holds all of W_q, then all of W_k, then all of W_v: chunk(3, dim=0).",
+    lambda packed, h: _in_shape(packed, h, 3, packed.size(1) // h, axis=1),
+)
+_cut(
+    "packed-interleaved-in-each-head",
+    "in_proj_weight is read as (h, d_k, 3, d_model): queries, keys and values row by row in each head",
+    "The right shapes, and rows of all three in each.",
+    "nn.MultiheadAttention holds all of W_q, then all of W_k, then all of W_v: chunk(3, dim=0).",
+    lambda packed, h: _in_shape(packed, h, packed.size(1) // h, 3, axis=2),
+)
+_cut(
+    "packed-split-in-threes",
+    "split(3) cuts in_proj_weight into pieces of three rows",
+    "There are d_model pieces, and an error where three names are to take them.",
+    "split wants the size of a piece, split(d_model); the number of pieces is what chunk(3) wants.",
+    lambda packed, h: packed.split(3),
+)
+_cut(
+    "packed-split-by-heads",
+    "in_proj_weight is cut into pieces of d_k rows",
+    "There are three pieces for each head, and an error where three names are to take them.",
+    "the pieces are whole matrices, d_model rows each: chunk(3, dim=0).",
+    lambda packed, h: packed.split(packed.size(1) // h),
+)
+_cut(
+    "packed-sliced-in-columns",
+    "The columns of in_proj_weight are sliced: [:, :d], [:, d:2d], [:, 2d:]",
+    "The first piece is everything, the others are empty.",
+    "W_q, W_k and W_v are stacked in rows: [:d], [d:2d], [2d:].",
+    lambda packed, h: tuple(packed[:, i * packed.size(1) : (i + 1) * packed.size(1)] for i in range(3)),
+)
+_cut(
+    "packed-transposed-then-cut",
+    "in_proj_weight is transposed first, and the rows of that are cut",
+    "The cut goes through all three matrices.",
+    "cut it as it is: chunk(3, dim=0).",
+    lambda packed, h: packed.T.chunk(3),
+)
+_cut(
+    "packed-transposed-and-filled-anew",
+    "reshape(d_model, 3·d_model) stands in the place of a transpose, and its columns are cut",
+    "The numbers of a row are spread over others.",
+    "chunk(3, dim=0); to exchange axes there is transpose only, and none is needed here.",
+    lambda packed, h: packed.reshape(packed.size(1), -1).chunk(3, dim=1),
+)
+_cut(
+    "packed-keys-to-the-end",
+    "The keys' slice has no end: [d:] in place of [d:2d]",
+    "W_k is (2·d_model, d_model): the values are in it, too.",
+    _IN_ROWS,
+    lambda packed, h: (packed.chunk(3)[0], packed[packed.size(1) :], packed.chunk(3)[2]),
+)
+_cut(
+    "packed-keys-from-the-start",
+    "The keys' slice has no start: [:2d] in place of [d:2d]",
+    "W_k is (2·d_model, d_model): the queries are in it, too.",
+    _IN_ROWS,
+    lambda packed, h: (packed.chunk(3)[0], packed[: 2 * packed.size(1)], packed.chunk(3)[2]),
+)
+_cut(
+    "packed-scaled",
+    "1/√d_k is multiplied into W_q",
+    "The layer divides the scores by √d_k itself: they would be scaled twice.",
+    "copy the weights as they are.",
+    lambda packed, h: (packed.chunk(3)[0] * (packed.size(1) / h) ** -0.5, *packed.chunk(3)[1:]),
+)
+_cut(
+    "packed-in-heads",
+    "The matrices come back cut into heads, (h, d_k, d_model)",
+    "The numbers are right, but a layer wants (d_model, d_model).",
+    "leave them whole: a layer cuts what they make, not the matrices.",
+    lambda packed, h: tuple(x.unflatten(0, (h, -1)) for x in packed.chunk(3)),
+)
+
+_ORDERS = {"qvk": "queries, values, keys", "kqv": "keys, queries, values", "vkq": "values, keys, queries"}
+_ORDERS |= {"kvq": "keys, values, queries", "vqk": "values, queries, keys"}
+for _order, _said in _ORDERS.items():
+
+    @mistake(
+        f"packed-order-{_order}",
+        f"The blocks of in_proj_weight are taken as {_said}",
+        "The right shapes under the wrong names.",
+        "the order is queries, keys, values.",
+        stage="packed_roles",
+    )
+    def _(q: Tensor, k: Tensor, v: Tensor, _order: str = _order) -> dict[str, Tensor]:
+        blocks = dict(zip(_order, (q, k, v)))
+        return {f"W_{role}": blocks[role] for role in "qkv"}
+
+
+for _taken, _said in (
+    ("qqv", "W_k is the block of the queries"),
+    ("qkk", "W_v is the block of the keys"),
+    ("qqk", "W_k is the block of the queries and W_v that of the keys"),
+    ("qvv", "W_k is the block of the values"),
+):
+
+    @mistake(
+        f"packed-blocks-{_taken}",
+        f"{_said}: one is taken twice",
+        "The right shapes, and one matrix is never used.",
+        _IN_ROWS,
+        stage="packed_roles",
+    )
+    def _(q: Tensor, k: Tensor, v: Tensor, _taken: str = _taken) -> dict[str, Tensor]:
+        blocks = {"q": q, "k": k, "v": v}
+        return {f"W_{role}": blocks[taken] for role, taken in zip("qkv", _taken)}
+
+
+@mistake(
+    "packed-no-output",
+    "out_proj is left out",
+    "There is no W_o to join the heads with.",
+    "W_o is out_proj.weight.",
+    stage="packed_output",
+)
+def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
+    return {}
+
+
+@mistake(
+    "packed-output-transposed",
+    "W_o is out_proj.weight transposed",
+    "The right shape and other numbers.",
+    "nn.Linear stores (out, in) in both layers: copy it as it is.",
+    stage="packed_output",
+)
+def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
+    return {"W_o": mha.out_proj.weight.T}
+
+
+@mistake(
+    "packed-output-from-packed",
+    "W_o is taken from in_proj_weight, its last block",
+    "That is W_v.",
+    "W_o is out_proj.weight.",
+    stage="packed_output",
+)
+def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
+    return {"W_o": mha.in_proj_weight.chunk(3)[2]}
+
+
+@mistake(
+    "packed-transposed",
+    "All matrices are transposed",
+    "Right for X @ W; but nn.Linear stores (out, in), as in_proj_weight does.",
+    "copy them as they are.",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: W.mT for name, W in weights.items()}
+
+
+@mistake(
+    "packed-blocks-transposed",
+    "W_q, W_k and W_v are transposed, W_o is not",
+    "Right for X @ W; but nn.Linear stores (out, in), as in_proj_weight does.",
+    "copy them as they are.",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: W if name == "W_o" else W.mT for name, W in weights.items()}
+
+
+@mistake(
+    "packed-tuple",
+    "The matrices come back as a tuple, without names",
+    "Nobody can tell which is which.",
+    "return a dict: W_q, W_k, W_v, W_o.",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> Any:
+    return tuple(weights.values())
+
+
+@mistake(
+    "packed-output-layer",
+    "W_o is the layer out_proj itself, not its matrix",
+    "A layer cannot be copied into a weight.",
+    "W_o is out_proj.weight.",
+    stage="packed_output",
+)
+def _(mha: nn.MultiheadAttention) -> dict[str, Any]:
+    return {"W_o": type(mha.out_proj).__name__}
+
+
+@mistake(
+    "packed-separate-weights",
+    "q_proj_weight, k_proj_weight and v_proj_weight are taken, which are None",
+    "They are there only where keys or values have another width (kdim, vdim).",
+    "the usual layer holds all three in in_proj_weight: chunk(3, dim=0).",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"W_o": weights["W_o"]} if "W_o" in weights else {}
+
+
+@mistake(
+    "packed-left-packed",
+    "The state dict comes back as it is: in_proj_weight and out_proj.weight",
+    "W_q, W_k and W_v are still in one.",
+    "take in_proj_weight apart, chunk(3, dim=0), and give each its name.",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    packed = torch.cat([weights[f"W_{role}"] for role in "qkv"])
+    return {"in_proj_weight": packed, "out_proj.weight": weights["W_o"]}
+
+
+def _named_otherwise(id: str, names: str, said: str) -> None:
+    @mistake(
+        f"packed-names-{id}",
+        f"The names are {said}",
+        "The numbers are right, but whoever looks up 'W_q' does not find it.",
+        "the names that are asked for are W_q, W_k, W_v and W_o.",
+        stage="packed_give",
+    )
+    def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {names.format(name[-1], name[-1].upper()): W for name, W in weights.items()}
+
+
+_named_otherwise("of-a-state-dict", "W_{0}.weight", "those of a state dict, 'W_q.weight' …")
+_named_otherwise("short", "{0}", "q, k, v and o")
+_named_otherwise("long", "{0}_proj", "q_proj, k_proj, v_proj and o_proj")
+_named_otherwise("of-a-state-dict-long", "{0}_proj.weight", "those of a state dict, 'q_proj.weight' …")
+_named_otherwise("small", "w_{0}", "written small, 'w_q' …")
+_named_otherwise("joined", "W{0}", "written without the _, 'Wq' …")
+_named_otherwise("large", "W_{1}", "written large, 'W_Q' …")
+
+
+@mistake(
+    "packed-arrays",
+    "The matrices come back as numpy arrays",
+    "A layer of torch cannot be filled with them.",
+    "stay in torch: no .numpy().",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[str, str]:
+    return dict.fromkeys(weights, "ndarray")
+
+
+# ---------------------------------------------------------------- weights of BERT
+
+
+@mistake(
+    "bert-always-first-layer",
+    "Layer 0 is taken whatever is asked for",
+    "All layers of the model look alike.",
+    "put the number into the name.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    return "encoder.layer.0.attention"
+
+
+@mistake(
+    "bert-layer-after",
+    "Layers are counted from 0, but layer + 1 is taken",
+    "Each layer is the next one, and the last is not found.",
+    "encoder.layer.0 is the first.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    return f"encoder.layer.{layer + 1}.attention"
+
+
+@mistake(
+    "bert-layer-before",
+    "Layers are counted from 1: layer - 1 is taken",
+    "Each layer is the one before it, and layer 0 is not found.",
+    "encoder.layer.0 is the first.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    return f"encoder.layer.{layer - 1}.attention"
+
+
+@mistake(
+    "bert-prefix-demanded",
+    "The names are taken to start with 'bert.' always",
+    "A KeyError for models saved without the prefix, as the one in this notebook is.",
+    "print the names: they start with 'encoder.layer.'; or look whether any of them starts with 'bert.'.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    return f"bert.encoder.layer.{layer}.attention"
+
+
+@mistake(
+    "bert-number-as-text",
+    "A name is taken if 'layer.1' occurs in it, so that layer.10 is found for layer 1",
+    "Right up to ten layers; after that the last of several hits wins.",
+    "compare the whole number: f'layer.{layer}.' with the dot.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    hits = [name for name in state if f"encoder.layer.{layer}" in name and "self.query.weight" in name]
+    return hits[-1].removesuffix(".self.query.weight")
+
+
+def _names(id: str, title: str, effect: str, hint: str, roles: str, dense: str = "{}.output.dense") -> None:
+    self_names = {"q": "query", "k": "key", "v": "value"}
+
+    @mistake(id, title, effect, hint, stage="bert_names")
+    def _(part: str) -> dict[str, str]:
+        names = {role: f"{part}.self.{self_names[taken]}" for role, taken in zip("qkv", roles)}
+        return {**names, "o": dense.format(part)}
+
+
+# The names in the order of the alphabet are key, query, value.
+for _taken, _said in (("kqv", "query and key"), ("qvk", "key and value"), ("vkq", "query and value")):
+    _names(
+        f"bert-{_said.replace(' ', '-')}-exchanged",
+        f"BERT's {_said} are exchanged",
+        "Everything fits, and the maps are other ones.",
+        "query → W_q, key → W_k, value → W_v.",
+        _taken,
+    )
+for _taken, _said in (
+    ("qqv", "W_k is made from query"),
+    ("qkk", "W_v is made from key"),
+    ("qqq", "W_k and W_v are made from query"),
+):
+    _names(
+        f"bert-{_taken}",
+        f"{_said}, a copied line left as it was",
+        "Everything fits, and the maps or outputs are other ones.",
+        "query → W_q, key → W_k, value → W_v.",
+        _taken,
+    )
+_names(
+    "bert-output-by-value",
+    "W_o is made from the value's weights",
+    "The weights of the heads are right, the output is not.",
+    "W_o is attention.output.dense.",
+    "qkv",
+    "{}.self.value",
+)
+
+
+@mistake(
+    "bert-output-of-feed-forward",
+    "W_o is taken from output.dense of the feed-forward network",
+    "It is (d_model, d_ff): an error about shapes.",
+    "W_o is *attention*.output.dense.",
+    stage="bert_names",
+)
+def _(part: str) -> dict[str, str]:
+    names = {role: f"{part}.self.{name}" for role, name in zip("qkv", ("query", "key", "value"))}
+    return {**names, "o": f"{part.removesuffix('.attention')}.output.dense"}
+
+
+def _matrices(id: str, title: str, effect: str, hint: str, change: Callable[[Tensor], Tensor], roles: str):
+    @mistake(id, title, effect, hint, stage="bert_matrices")
+    def _(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: change(W) if name[-1] in roles else W for name, W in matrices.items()}
+
+
+_SQUARE = "They are square, so nothing complains; the maps or outputs are noise."
+_AS_STORED = "BERT stores (out, in), as nn.Linear does: copy them as they are."
+_matrices("bert-transposed", "BERT's matrices are transposed", _SQUARE, _AS_STORED, torch.t, "qkvo")
+_matrices(
+    "bert-heads-transposed",
+    "BERT's query, key and value are transposed",
+    _SQUARE,
+    _AS_STORED,
+    torch.t,
+    "qkv",
+)
+_matrices("bert-output-transposed", "BERT's output.dense is transposed", _SQUARE, _AS_STORED, torch.t, "o")
+_matrices(
+    "bert-output-not-loaded",
+    "The weights of W_o are not loaded: they stay as they were drawn",
+    "Maps are right, outputs are noise, and others each time.",
+    "copy attention.output.dense into W_o.",
+    torch.zeros_like,
+    "o",
+)
+
+
+@mistake(
+    "bert-nothing-loaded",
+    "Nothing is loaded: the layer keeps the weights that it was made with",
+    "load_state_dict(…, strict=False) keeps silent where no name fits; so does copying into a copy.",
+    "rename query → W_q, key → W_k, value → W_v, output.dense → W_o, and load with strict=True.",
+    stage="bert_matrices",
+    also={"bert_biases": lambda biases: {name: torch.zeros_like(x) for name, x in biases.items()}},
+)
+def _(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(W) for name, W in matrices.items()}
+
+
+def _without(*roles: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda biases: {
+        name: torch.zeros_like(x) if name.removeprefix("b_") in roles else x for name, x in biases.items()
+    }
+
+
+def _biases(id: str, title: str, effect: str, roles: str) -> None:
+    hint = "BERT has a bias in each projection: MultiHeadAttention(…, bias=True), and copy all four."
+    mistake(id, title, effect, hint, stage="bert_biases")(_without(*roles))
+
+
+_biases(
+    "bert-no-biases",
+    "The biases are not copied: there are none, or they stay as they were drawn",
+    "Maps are close to the right ones, and not right.",
+    "qkvo",
+)
+_biases(
+    "bert-no-biases-of-heads",
+    "The biases of queries, keys and values are not copied",
+    "Maps are close to the right ones, and not right.",
+    "qkv",
+)
+_biases("bert-no-output-bias", "The bias of the output is not copied", "All outputs are off by one row.", "o")
+_biases("bert-no-query-bias", "The bias of the queries is not copied", "Maps are not right, values are.", "q")
+_biases(
+    "bert-no-key-bias",
+    "The bias of the keys is not copied",
+    "It adds the same to each score of a row, so nothing shows; but the layer is not BERT's.",
+    "k",
+)
+_biases("bert-no-value-bias", "The bias of the values is not copied", "Maps are right, outputs are not.", "v")
+
+
+def _other_biases(id: str, taken: str, title: str, effect: str) -> None:
+    @mistake(id, title, effect, "each projection has its own.", stage="bert_biases")
+    def _(biases: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {f"b_{role}": biases[f"b_{other}"] for role, other in zip("qkvo", taken)}
+
+
+_other_biases(
+    "bert-one-bias",
+    "qqqo",
+    "The bias of the queries is used for keys and values too",
+    "Maps are right, since a key's bias adds the same to each score of a row; outputs are not.",
+)
+_other_biases(
+    "bert-query-bias-for-keys",
+    "qqvo",
+    "The bias of the queries is used for the keys too, a copied line left as it was",
+    "It adds the same to each score of a row, so nothing shows; but the layer is not BERT's.",
+)
+_other_biases(
+    "bert-key-bias-for-values",
+    "qkko",
+    "The bias of the keys is used for the values too, a copied line left as it was",
+    "Maps are right, outputs are off by one row.",
+)
+_other_biases(
+    "bert-value-bias-for-output",
+    "qkvv",
+    "The bias of the values is used for the output too, a copied line left as it was",
+    "Maps are right, outputs are off by one row.",
+)
+
+
+@mistake(
+    "bert-twelve-heads",
+    "12 heads, whatever is asked for",
+    "Right for BERT-base only; a small model has fewer.",
+    "use num_heads.",
+    stage="bert_heads",
+)
+def _(num_heads: int, d_model: int) -> int:
+    return 12
+
+
+@mistake(
+    "bert-one-head",
+    "One head, whatever is asked for",
+    "One map comes back.",
+    "use num_heads.",
+    stage="bert_heads",
+)
+def _(num_heads: int, d_model: int) -> int:
+    return 1
+
+
+@mistake(
+    "bert-head-size-for-heads",
+    "The size of a head, d_model / num_heads, stands where the number of heads is wanted",
+    "BERT-base would have 64 heads of 12 numbers: right shapes of the output, and another number of maps.",
+    "MultiHeadAttention(d_model, num_heads, bias=True).",
+    stage="bert_heads",
+)
+def _(num_heads: int, d_model: int) -> int:
+    return d_model // num_heads
+
+
+# ---------------------------------------------------------------- the layer that comes back
+
+
+def _given(id: str, title: str, effect: str, hint: str) -> Callable[[Stage], Stage]:
+    return mistake(id, title, effect, hint, stage="bert_give")
+
+
+@_given(
+    "bert-dropout-on",
+    "The layer comes back in training mode, with dropout",
+    "Weights are dropped at random whenever it is run.",
+    "make it without dropout, or return layer.eval().",
+)
+def _(layer: Loaded) -> Loaded:
+    return Loaded(layer, drops=True)
+
+
+@_given(
+    "bert-size-of-bert-base",
+    "The layer is made for 768 numbers, whatever the tensors have",
+    "Right for BERT-base only; for a smaller model the tensors do not fit.",
+    "take d_model from the tensors: state_dict[…query.weight].size(0).",
+)
+def _(layer: Loaded) -> Loaded:
+    raise bert_is_too_wide()
+
+
+def _of_another_kind(id: str, kind: str, title: str, hint: str) -> None:
+    @_given(f"bert-given-{id}", title, "It cannot be used as a layer of the package.", hint)
+    def _(layer: Loaded) -> Loaded:
+        raise bert_is_of_another_kind(kind)
+
+
+_of_another_kind(
+    "torch-layer",
+    "MultiheadAttention",
+    "PyTorch's nn.MultiheadAttention comes back, not mha.MultiHeadAttention",
+    "make a mha.MultiHeadAttention(d_model, num_heads, bias=True); from_torch makes one of PyTorch's.",
+)
+_of_another_kind(
+    "dict",
+    "dict",
+    "The tensors come back in a dict, not in a layer",
+    "make a MultiHeadAttention(d_model, num_heads, bias=True), load them into it and return it.",
+)
+_of_another_kind(
+    "tuple",
+    "tuple",
+    "The tensors come back in a tuple, not in a layer",
+    "make a MultiHeadAttention(d_model, num_heads, bias=True), load them into it and return it.",
+)
+_of_another_kind(
+    "what-load-says",
+    "_IncompatibleKeys",
+    "What load_state_dict returns comes back, not the layer",
+    "load_state_dict fills the layer and returns what did not fit: return the layer itself.",
+)
