@@ -8,7 +8,7 @@ from torch import Tensor
 
 import mha
 from mha.check.catalogue import Stage
-from mha.check.exercise import Exercise, Probe
+from mha.check.exercise import Exercise, Probe, driven
 
 
 def causal(Lq: int, Lk: int | None = None) -> Tensor:
@@ -60,7 +60,36 @@ def _padding_probes() -> list[Probe]:
     ]
 
 
-CAUSAL_MASK = Exercise("causal_mask", "(Lq, Lk=None)", mha.causal_mask, CAUSAL, make_causal, _causal_probes)
+def no_keys_given() -> TypeError:
+    """Return what is raised where Lk is used as a number although it was not given."""
+    return TypeError("Lk is None: it was not given, and nothing took its place")
+
+
+def _without_a_default(answer: Any) -> Any:
+    """What an answer raises because Lk is None depends on the line that meets it first: it is told as one."""
+
+    def use(answer: Any, Lq: int, Lk: int | None = None) -> Any:
+        try:
+            return answer(Lq) if Lk is None else answer(Lq, Lk)
+        except Exception as error:
+            if Lk is not None or not _takes(answer, Lq):
+                raise
+            raise no_keys_given().with_traceback(error.__traceback__) from None
+
+    return driven(answer, use) if callable(answer) else answer
+
+
+def _takes(answer: Any, Lq: int) -> bool:
+    try:
+        answer(Lq, Lq)
+    except Exception:
+        return False
+    return True
+
+
+CAUSAL_MASK = Exercise(
+    "causal_mask", "(Lq, Lk=None)", mha.causal_mask, CAUSAL, make_causal, _causal_probes, _without_a_default
+)
 
 PADDING_MASK = Exercise(
     "padding_mask", "(lengths, max_len)", mha.padding_mask, PADDING, make_padding, _padding_probes

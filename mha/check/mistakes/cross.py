@@ -92,6 +92,20 @@ def _(memory: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 @mistake(
+    "cross-memory-cut-to-longest",
+    "The memory is cut to the longest real length, and its mask too",
+    "The output is right, but the weights are no longer (B, h, Lq, Lk).",
+    "keep all Lk columns; the padding among them gets weights of 0.",
+    stage="cross_memory",
+    also={
+        "cross_mask": lambda keep, lengths, Lq, Lk: keep if keep is None else keep[..., : int(lengths.max())]
+    },
+)
+def _(memory: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
+    return memory if lengths is None else memory[:, : int(lengths.max())]
+
+
+@mistake(
     "cross-padding-zeroed",
     "The padding of the memory is set to 0 instead of being masked",
     "A key of zeros has the score 0, and exp(0) is 1: padding still gets weight.",
@@ -320,6 +334,17 @@ _unprojected("values", "cross_values", "memory")
 )
 def _(x: Tensor, memory: Tensor, w: Matrices) -> Tensor:
     return x @ w.W_q.T * (x.size(-1) / memory.size(-1)) ** 0.5
+
+
+@mistake(
+    "cross-heads-by-memory-width",
+    "Keys and values are cut into heads of d_memory / h numbers",
+    "Right where memory is as wide as x; else an error about sizes.",
+    "W_k and W_v lead to d_model numbers, whatever the memory's width: d_k = d_model / h.",
+    stage="cross_keys",
+)
+def _(x: Tensor, memory: Tensor, w: Matrices) -> Tensor:
+    return (memory @ w.W_k.T).view(memory.shape)
 
 
 # ---------------------------------------------------------------- lengths and masks

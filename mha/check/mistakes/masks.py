@@ -1,12 +1,13 @@
 """What goes wrong when masks are made."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.masks import causal, causal_give, padding
+from mha.check.exercises.masks import causal, causal_give, no_keys_given, padding
 
 # ---------------------------------------------------------------- causal
 
@@ -210,6 +211,98 @@ def _(Lq: int, Lk: int | None = None) -> Tensor:
 def _(Lq: int, Lk: int | None = None) -> Tensor:
     Lk = Lq if Lk is None else Lk
     return torch.ones(Lq, Lk, dtype=torch.bool).tril(diagonal=max(0, Lk - Lq))
+
+
+@mistake(
+    "causal-shift-without-sign",
+    "The diagonal is shifted by |Lk - Lq|",
+    "Right for Lk ≥ Lq; for more queries than keys the first queries see keys that lie after them.",
+    "the shift is Lk - Lq, also where that is negative.",
+    stage="causal",
+    also={"causal_give": causal_give},
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    return _shifted(Lq, Lk or Lq, 0 if Lk is None or Lk >= Lq else 2 * (Lq - Lk))
+
+
+@mistake(
+    "causal-ones-in-front",
+    "Lk - Lq columns of ones are put in front of a square mask",
+    "For fewer keys than queries that is a negative number of columns: an error.",
+    "compare positions, which may be negative: tril(diagonal=Lk - Lq).",
+    stage="causal",
+    also={"causal_give": causal_give},
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    return torch.cat([torch.ones(Lq, (Lk or Lq) - Lq, dtype=torch.bool), causal(Lq)], dim=1)
+
+
+@mistake(
+    "causal-last-rows",
+    "The last Lq rows of a mask (Lk, Lk) are taken",
+    "For more queries than keys there are not as many rows: the mask is (Lk, Lk).",
+    "compare positions, which may be negative: tril(diagonal=Lk - Lq) of (Lq, Lk).",
+    stage="causal",
+    also={"causal_give": causal_give},
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    return causal(Lk or Lq)[-Lq:]
+
+
+@mistake(
+    "causal-no-default",
+    "Lk is used although it is None: nothing takes its place where it is not given",
+    "causal_mask(Lq) raises.",
+    "first of all: if Lk is None: Lk = Lq.",
+    stage="causal",
+    also={"causal_give": causal_give},
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    if Lk is None:
+        raise no_keys_given()
+    return causal(Lq, Lk)
+
+
+def _windows(id: str, title: str, effect: str, hint: str, seen: Callable[[Tensor, Tensor], Tensor]) -> None:
+    @mistake(id, title, effect, hint, stage="causal")
+    def _(Lq: int, Lk: int | None = None) -> Tensor:
+        Lk = Lq if Lk is None else Lk
+        positions = torch.arange(Lq)[:, None] + Lk - Lq  # of the queries among the keys
+        return causal(Lq, Lk) & seen(positions, torch.arange(Lk)) & torch.ones(Lq, Lk, dtype=torch.bool)
+
+
+_windows(
+    "causal-past-hidden",
+    "The keys before the first query are hidden",
+    "Right for Lq = Lk; behind a cache the new tokens see one another only.",
+    "each query sees all keys up to its own place, from the first on.",
+    lambda q, k: k >= q.min(),
+)
+_windows(
+    "causal-window",
+    "A query sees no more than the last Lq keys up to its own place",
+    "Right for Lq = Lk; behind a cache the oldest keys are lost.",
+    "each query sees all keys up to its own place, from the first on.",
+    lambda q, k: k > q - len(q),
+)
+_windows(
+    "causal-new-hidden",
+    "The keys of the new tokens are hidden, each token's own too",
+    "Right nowhere but in the columns before them.",
+    "each query sees all keys up to its own place, its own included.",
+    lambda q, k: k < q.min(),
+)
+
+
+@mistake(
+    "causal-rows-reversed",
+    "The rows are in reverse order: the first query sees all keys, the last the fewest",
+    "Most tokens see the future.",
+    "the first query sees the fewest keys: row i sees keys 0 to i + Lk - Lq.",
+    stage="causal",
+)
+def _(Lq: int, Lk: int | None = None) -> Tensor:
+    return causal(Lq, Lk).flip(0)
 
 
 @mistake(
@@ -448,6 +541,102 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return torch.zeros(mask.shape).masked_fill(~mask, -1e9)
+
+
+def _padded(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor, int], Any]) -> None:
+    """Enter a mask of padding that is made from the start in another way."""
+
+    @mistake(id, title, effect, hint, stage="padding_give", also={"padding": padding})
+    def _(mask: Tensor, lengths: Tensor, max_len: int) -> Any:
+        return made(lengths, max_len)
+
+
+def _not_a_column(id: str, how: str, shape: Callable[[Tensor], Tensor]) -> None:
+    _padded(
+        f"padding-lengths-not-a-column{id}",
+        f"lengths, (B,), meets the positions, (L,), without an axis of its own{how}",
+        "Each length is compared with one position: an error, or a mask without examples.",
+        "make lengths a column: positions < lengths[:, None] is (B, L).",
+        lambda lengths, max_len: shape(torch.arange(max_len) < lengths),
+    )
+
+
+# The axes that are added afterwards are written in several ways, which fail in other ways.
+_not_a_column("", "", lambda mask: mask[:, None, None, :])
+_not_a_column("-left", ", and none is added", lambda mask: mask)
+_not_a_column("-in-front", "; axes are added in front", lambda mask: mask[None, None, None])
+_not_a_column("-viewed", "; it is viewed as (B, 1, 1, L)", lambda mask: mask.view(-1, 1, 1, mask.size(0)))
+_not_a_column("-unsqueezed", "; axes are added by unsqueeze", lambda mask: mask.unsqueeze(1).unsqueeze(1))
+_padded(
+    "padding-full-hidden",
+    "An example without padding is hidden altogether: its slice [-0:] is everything",
+    "-n counts from the end, but -0 is 0.",
+    "count from the front: mask[i, ..., lengths[i]:] = False.",
+    lambda lengths, max_len: padding(lengths * (lengths < max_len), max_len),
+)
+_padded(
+    "padding-one-hidden",
+    "Only the first token behind each example is hidden: != in place of <",
+    "The rest of the padding is seen.",
+    "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
+    lambda lengths, max_len: ~padding(lengths + 1, max_len) | padding(lengths, max_len),
+)
+_padded(
+    "padding-last-hidden",
+    "Only the last token of each example is hidden",
+    "It is a real one, and all of the padding is seen.",
+    "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
+    lambda lengths, max_len: torch.arange(max_len) != lengths[:, None, None, None] - 1,
+)
+_padded(
+    "padding-last-only",
+    "Only the last token of each example is True",
+    "Neither the tokens before it nor the padding are marked.",
+    "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
+    lambda lengths, max_len: torch.arange(max_len) == lengths[:, None, None, None] - 1,
+)
+_padded(
+    "padding-as-wide-as-batch",
+    "The mask has as many columns as there are examples",
+    "len(lengths) is B, not the number of tokens.",
+    "torch.arange(max_len): the length is given.",
+    lambda lengths, max_len: padding(lengths, len(lengths)),
+)
+_padded(
+    "padding-examples-as-heads",
+    "The mask is (1, B, 1, L): the examples stand where the heads belong",
+    "Scores are (B, h, Lq, Lk): an error, or each head gets the mask of an example.",
+    "the batch stays in front: mask[:, None, None, :].",
+    lambda lengths, max_len: padding(lengths, max_len).transpose(0, 1),
+)
+_padded(
+    "padding-transposed",
+    "Positions and examples are exchanged: the mask is (L, 1, 1, B)",
+    "The tokens are taken for examples.",
+    "one row for each example: torch.arange(max_len) < lengths[:, None] is (B, L).",
+    lambda lengths, max_len: padding(lengths, max_len).transpose(0, -1),
+)
+_padded(
+    "padding-to-zero",
+    "An example counts as real throughout if its length is not 0",
+    "The padding is seen; lengths are taken for token ids.",
+    "lengths says how many tokens are real: torch.arange(max_len) < lengths[:, None].",
+    lambda lengths, max_len: (lengths != 0)[:, None, None, None].expand(-1, 1, 1, max_len),
+)
+_padded(
+    "padding-longest-length",
+    "The longest length is used for all examples of padding_mask",
+    "Shorter examples show their padding.",
+    "compare with lengths[:, None]: a row for each example.",
+    lambda lengths, max_len: padding(lengths.max().expand_as(lengths), max_len),
+)
+_padded(
+    "padding-list",
+    "The mask of padding comes as a list of lists",
+    "PyTorch masks with tensors only.",
+    "torch.tensor(rows) makes a tensor of it.",
+    lambda lengths, max_len: padding(lengths, max_len).tolist(),
+)
 
 
 # ---------------------------------------------------------------- two slips in one line
