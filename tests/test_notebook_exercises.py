@@ -3,11 +3,15 @@
 import ast
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
 import pytest
-from torch import nn
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from torch import Tensor, nn
+from traitlets.config import Config
 
 from mha import MultiHeadAttention, check
 from mha.check import EXERCISES
@@ -34,7 +38,6 @@ def handed_out() -> list[Cell]:
 
 CELLS = handed_out()
 FUNCTIONS = [cell for cell in CELLS if cell.name in EXERCISES]
-LAYERS = [cell for cell in CELLS if cell.name == "multi_head_attention"]
 
 
 def label(value: object) -> str | None:
@@ -48,16 +51,65 @@ def passed_on(arguments: list) -> list:
     return arguments
 
 
+def filled_in(source: str) -> str:
+    """Return an exercise's cell with `answer` in the place of what is to be written."""
+    handed_out = next(
+        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    )
+    if isinstance(handed_out, ast.ClassDef):
+        return source.replace("result = ", f"{handed_out.name} = answer\nresult = ", 1)
+    names = [argument.arg for argument in handed_out.args.args]
+    return source.replace("    ...", f"    return answer(*passed_on([{', '.join(names)}]))", 1)
+
+
 def run_cell(cell: Cell, answer: Callable | None, capsys: pytest.CaptureFixture) -> str:
     """Run an exercise's cell, its `...` replaced by a call of `answer`, and return what it shows."""
-    source = cell.source
-    if answer is not None:
-        function = next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        names = [argument.arg for argument in function.args.args]
-        source = source.replace("    ...", f"    return answer(*passed_on([{', '.join(names)}]))", 1)
+    source = cell.source if answer is None else filled_in(cell.source)
     known = {"answer": answer, "check": check, "nn": nn, "passed_on": passed_on}
     exec(compile(source, f"<{label(cell)}>", "exec"), known)
     return capsys.readouterr().out
+
+
+class NoValues(MultiHeadAttention):
+    """A layer that never looks at V."""
+
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return super().forward(Q, K, K, mask)
+
+
+def wrong_and_right(name: str) -> list[tuple[Callable, str]]:
+    """Return answers to an exercise, a wrong one first, and what the verdict on each has to say."""
+    if name not in EXERCISES:
+        return [(NoValues, "The values are made from K"), (MultiHeadAttention, f"{name}: passed.")]
+    exercise = EXERCISES[name]
+    entry = exercise.mistakes[-1]
+    return [
+        (exercise.with_mistakes(entry), entry.title),
+        (exercise.reference, f"{name}: passed."),
+    ]
+
+
+def run_whole(path: Path) -> list[tuple[str, str]]:
+    """Run a notebook's cells in order; each exercise is first done wrong, then right.
+
+    Returns:
+        What each verdict should say, and what the cell showed.
+    """
+    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    shell.display_formatter.active_types = ["text/plain"]  # no picture is drawn that nobody sees
+    shell.user_ns["passed_on"] = passed_on
+    shown = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type != "code":
+            continue
+        asked = re.search(r"^result = check\.(\w+)\(", cell.source, re.M)
+        source = filled_in(cell.source) if asked else cell.source
+        for answer, verdict in wrong_and_right(asked[1]) if asked else [(None, "")]:
+            shell.user_ns["answer"] = answer
+            with capture_output() as captured:
+                shell.run_cell(source).raise_error()
+            shown += [(verdict, captured.stdout)] if asked else []
+    return shown
 
 
 def test_every_notebook_hands_out_its_exercises():
@@ -86,21 +138,13 @@ def test_as_handed_out_it_is_not_attempted_yet(cell, capsys):
     assert run_cell(cell, None, capsys) == f"{cell.name}: not attempted yet\n"
 
 
-@pytest.mark.parametrize("cell", FUNCTIONS, ids=label)
-def test_solved_it_passes(cell, capsys):
-    assert run_cell(cell, EXERCISES[cell.name].reference, capsys).startswith(f"{cell.name}: passed.")
-
-
-@pytest.mark.parametrize("cell", LAYERS, ids=label)
-def test_a_solved_layer_passes_and_a_wrong_one_is_named(cell, capsys):
-    class Wrong(MultiHeadAttention):
-        def forward(self, Q, K, V, mask=None):
-            return super().forward(Q, K, K, mask)
-
-    for layer, verdict in [(MultiHeadAttention, "passed"), (Wrong, "The values are made from K")]:
-        asked = re.search(r"^result = .*", cell.source, re.M)[0]
-        exec(asked, {"check": check, "MultiHeadAttention": layer})
-        assert capsys.readouterr().out.startswith(f"multi_head_attention: {verdict}")
+@pytest.mark.parametrize("notebook", sorted({cell.notebook for cell in CELLS}))
+def test_a_whole_notebook_runs_with_its_exercises_done_wrong_and_then_right(notebook):
+    path = next(path for path in notebooks() if path.stem == notebook)
+    shown = run_whole(path)
+    assert len(shown) == 2 * len([cell for cell in CELLS if cell.notebook == notebook])
+    for verdict, text in shown:
+        assert verdict in text
 
 
 @pytest.mark.parametrize("cell", [cell for cell in FUNCTIONS if cell.notebook != "18_whiteboard"], ids=label)
