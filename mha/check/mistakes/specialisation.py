@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from mha.check.catalogue import Stage, mistake
-from mha.check.exercises.specialisation import Heads, assign, assign_score, mass_pick, total
+from mha.check.exercises.specialisation import (
+    Heads,
+    assign,
+    assign_score,
+    best,
+    mass_pick,
+    mass_queries,
+    total,
+)
 
 # ---------------------------------------------------------------- which weights, which keys
 
@@ -101,6 +109,28 @@ def _(right_keys: Tensor, Lk: int) -> Tensor:
 
 
 @mistake(
+    "specialisation-own-token",
+    "It is the weight on the token itself that is taken: right_keys is not used",
+    "A head that looks back or ahead scores next to nothing.",
+    "the key of query i for job j is right_keys[j, i].",
+    stage="mass_keys",
+)
+def _(right_keys: Tensor, Lk: int) -> Tensor:
+    return torch.arange(right_keys.size(1)).expand_as(right_keys)
+
+
+@mistake(
+    "specialisation-job-number-as-key",
+    "The number of the job is taken for the key",
+    "It measures who looks at the first positions, wherever the query stands.",
+    "the key of query i for job j is right_keys[j, i].",
+    stage="mass_keys",
+)
+def _(right_keys: Tensor, Lk: int) -> Tensor:
+    return torch.arange(len(right_keys))[:, None].expand_as(right_keys)
+
+
+@mistake(
     "specialisation-jobs-forgotten",
     "Every job is held against the keys of job 0",
     "A head that does job 0 counts for all of them.",
@@ -115,6 +145,117 @@ def _(right_keys: Tensor, Lk: int) -> Tensor:
 
 
 @mistake(
+    "specialisation-columns-for-every-query",
+    "weights[…, right_keys[j]] takes the right keys of all queries for each query",
+    "The mean over these columns is about 1 / Lk for every head, whatever it looks at.",
+    "pair each query with its own key: weights[:, :, torch.arange(Lq), right_keys[j]].",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return weights[..., right_keys].mean(dim=-1).transpose(2, 3)
+
+
+@mistake(
+    "specialisation-rows-of-right-keys",
+    "weights[:, :, right_keys[j]] takes whole rows: right_keys stands where the query does",
+    "The mean over a row is 1 / Lk for every head, whatever it looks at.",
+    "pair each query with its own key: weights[:, :, torch.arange(Lq), right_keys[j]].",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return weights[:, :, right_keys].mean(dim=-1)
+
+
+@mistake(
+    "specialisation-gather-without-axes",
+    "gather gets right_keys, or a row of it, without axes for examples and heads",
+    "gather wants an index with as many axes as weights has: an error.",
+    "right_keys[j].view(1, 1, Lq, 1).expand(B, h, Lq, 1), or weights[:, :, torch.arange(Lq), right_keys[j]].",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return weights.gather(-1, right_keys)
+
+
+@mistake(
+    "specialisation-as-many-queries-as-keys",
+    "The queries are counted to Lk, not to Lq",
+    "Right where there are as many keys as queries; else an error.",
+    "right_keys is (jobs, Lq): torch.arange(right_keys.size(1)).",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return weights[:, :, torch.arange(weights.size(-1)), right_keys]
+
+
+@mistake(
+    "specialisation-mean-over-keys",
+    "The mean is taken over the keys as well, over zeros for all but the right one",
+    "Even a perfect head scores 1 / Lk.",
+    "multiplied by a one-hot mask, the weights are added up over the keys: .sum(dim=-1).",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return mass_pick(weights, right_keys) / weights.size(-1)
+
+
+@mistake(
+    "specialisation-divided-by-lk",
+    "The sum over the queries is divided by Lk, not by Lq",
+    "Right where there are as many keys as queries.",
+    "there is one right key for each query: take the mean over the Lq queries.",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return mass_pick(weights, right_keys) * (right_keys.size(1) / weights.size(-1))
+
+
+@mistake(
+    "specialisation-chance-subtracted",
+    "What chance would give, 1 / Lk, is subtracted",
+    "A perfect head scores 1 - 1 / Lk.",
+    "the score is the weight on the right key itself.",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return mass_pick(weights, right_keys) - 1 / weights.size(-1)
+
+
+@mistake(
+    "specialisation-chance-divided-by",
+    "It is divided by what chance would give: multiplied by Lk",
+    "A perfect head scores Lk.",
+    "the score is the weight on the right key itself, from 0 to 1.",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return mass_pick(weights, right_keys) * weights.size(-1)
+
+
+@mistake(
+    "specialisation-share-of-largest",
+    "The weight is divided by the largest of its row",
+    "A head that gives the right key 0.3 and all others less scores 1.",
+    "take the weight itself; it is a share of all keys already.",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return mass_pick(weights, right_keys) / weights.amax(dim=-1)[:, :, None]
+
+
+@mistake(
+    "specialisation-share-for-each-query",
+    "For each query, the mass is divided by what all heads together give to the right key",
+    "Heads that hardly look at the right key share out 1 among them.",
+    "divide by nothing: how the heads compare with one another is another question.",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    picked = mass_pick(weights, right_keys)
+    return picked / picked.sum(dim=1, keepdim=True)
+
+
+@mistake(
     "specialisation-argmax",
     "It counts how often the right key gets the most, in place of how much it gets",
     "A head that gives the right key 0.3 and all others less scores as high as one that gives it 1.",
@@ -123,6 +264,17 @@ def _(right_keys: Tensor, Lk: int) -> Tensor:
 )
 def _(weights: Tensor, right_keys: Tensor) -> Tensor:
     return (weights.argmax(dim=-1)[:, :, None] == right_keys).float()
+
+
+@mistake(
+    "specialisation-argmax-of-mean",
+    "It counts how often the right key gets the most on average over the examples",
+    "A head that gives the right key 0.3 and all others less scores as high as one that gives it 1.",
+    "take the weight on the right key itself; an argmax is blind to its size.",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return (weights.mean(dim=0, keepdim=True).argmax(dim=-1)[:, :, None] == right_keys).float()
 
 
 @mistake(
@@ -192,6 +344,44 @@ def _(weights: Tensor) -> Tensor:
     return weights.softmax(dim=-1)
 
 
+def _compared(id: str, title: str, effect: str, compare: Stage) -> None:
+    """Enter a mass that is compared, a function of (h, jobs)."""
+    hint = "divide by nothing: the mass of a head is the weight on the right key, a share from 0 to 1."
+    mistake(id, title, effect, hint, stage="mass_queries")(lambda picked: compare(mass_queries(picked)))
+
+
+_compared(
+    "specialisation-share-among-heads",
+    "Each job's mass is divided by its sum over the heads",
+    "It tells how the heads compare with one another: heads that hardly look at the key share out 1.",
+    lambda mass: mass / mass.sum(dim=0),
+)
+_compared(
+    "specialisation-share-among-jobs",
+    "Each head's mass is divided by its sum over the jobs",
+    "What a head wastes on other keys is forgotten: one that hardly looks at any right key scores high.",
+    lambda mass: mass / mass.sum(dim=1, keepdim=True),
+)
+_compared(
+    "specialisation-share-of-best-head",
+    "Each job's mass is divided by that of its best head",
+    "The best head scores 1, however little it looks at the key.",
+    lambda mass: mass / mass.amax(dim=0),
+)
+_compared(
+    "specialisation-softmax-over-heads",
+    "A softmax over the heads is applied to each job's mass",
+    "All heads move towards 1 / h, and none can reach 1.",
+    lambda mass: mass.softmax(dim=0),
+)
+_compared(
+    "specialisation-softmax-over-jobs",
+    "A softmax over the jobs is applied to each head's mass",
+    "All jobs move towards 1 / jobs, and none can reach 1.",
+    lambda mass: mass.softmax(dim=1),
+)
+
+
 def _over(id: str, stage: str, axis: str, what: str, effect: str, reduce: Stage) -> None:
     one = {"mass_examples": "example", "mass_queries": "query"}[stage]
     hint = f"take the mean over the {axis}."
@@ -234,6 +424,20 @@ _over(
 )  # fmt: skip
 
 
+def _left_out(id: str, which: str, slice_: slice) -> None:
+    mistake(
+        id,
+        f"The {which} query does not count",
+        "What heads do there can be right or wrong at no cost.",
+        "take the mean over all Lq queries.",
+        stage="mass_queries",
+    )(lambda picked: picked[..., slice_].mean(dim=-1))
+
+
+_left_out("specialisation-first-query-left-out", "first", slice(1, None))
+_left_out("specialisation-last-query-left-out", "last", slice(None, -1))
+
+
 # ---------------------------------------------------------------- a head for each job
 
 
@@ -267,11 +471,39 @@ def _(mass: Tensor) -> Heads:
     stage="assign",
 )
 def _(mass: Tensor) -> Heads:
-    left, heads = mass.clone(), []
-    for job in range(len(mass)):
-        heads.append(int(left[job].argmax()))
-        left[:, heads[-1]] = -torch.inf
-    return tuple(heads)
+    return _greedy(mass)
+
+
+def _greedy(mass: Tensor) -> Heads:
+    """Give each row, in turn, its largest column that is left."""
+    left, columns = mass.clone(), []
+    for row in left:
+        columns.append(int(row.argmax()))
+        left[:, columns[-1]] = -torch.inf
+    return tuple(columns)
+
+
+@mistake(
+    "specialisation-greedy-from-the-last-job",
+    "One job after the other, from the last on, takes the best head that is left",
+    "A late job may take the head that an earlier one needs more.",
+    "compare whole assignments by their sum: itertools.permutations(range(h), jobs).",
+    stage="assign",
+)
+def _(mass: Tensor) -> Heads:
+    return _greedy(mass.flip(0))[::-1]
+
+
+@mistake(
+    "specialisation-greedy-by-head",
+    "One head after the other takes the best job that is left",
+    "With more heads than jobs, the last ones are never looked at.",
+    "compare whole assignments by their sum: itertools.permutations(range(h), jobs).",
+    stage="assign",
+)
+def _(mass: Tensor) -> Heads:
+    jobs_of_heads = _greedy(mass.T[: len(mass)])
+    return tuple(jobs_of_heads.index(job) for job in range(len(mass)))
 
 
 @mistake(
@@ -298,7 +530,87 @@ def _(mass: Tensor) -> Heads:
     stage="assign",
 )
 def _(mass: Tensor) -> Heads:
-    return max(combinations(range(mass.size(1)), len(mass)), key=lambda heads: total(mass, heads))
+    return best(mass, combinations(range(mass.size(1)), len(mass)))
+
+
+@mistake(
+    "specialisation-permutations-of-jobs",
+    "The permutations are of the jobs, h at a time, not of the heads",
+    "With more heads than jobs there are none: an error.",
+    "itertools.permutations(range(h), jobs): a head for each job.",
+    stage="assign",
+)
+def _(mass: Tensor) -> Heads:
+    jobs, h = mass.shape
+    order = best(mass.T, permutations(range(jobs), h))  # the job of each head
+    return tuple(order.index(job) for job in range(jobs))
+
+
+@mistake(
+    "specialisation-last-assignment",
+    "The last assignment that is tried is returned, not the best",
+    "There is no comparison, or it compares with what never changes.",
+    "keep the best so far: if score > best_score.",
+    stage="assign",
+)
+def _(mass: Tensor) -> Heads:
+    return _last(mass)
+
+
+def _best_score(mass: Tensor, heads: Heads) -> float:
+    return assign_score(mass, assign(mass))
+
+
+def _last(mass: Tensor) -> Heads:
+    return list(permutations(range(mass.size(1)), len(mass)))[-1]
+
+
+@mistake(
+    "specialisation-last-heads-tried",
+    "The score is the best, the heads are those of the last assignment that was tried",
+    "The variable of the loop is returned in place of the best so far.",
+    "return best_score, best_heads.",
+    stage="assign",
+    also={"assign_score": _best_score},
+)
+def _(mass: Tensor) -> Heads:
+    return _last(mass)
+
+
+@mistake(
+    "specialisation-favourites-told",
+    "The score is that of the best assignment, the heads are each job's favourite",
+    "One head can be named for two jobs, and the score is that of others.",
+    "return the heads that make the score.",
+    stage="assign",
+    also={"assign_score": _best_score},
+)
+def _(mass: Tensor) -> Heads:
+    return tuple(mass.argmax(dim=1).tolist())
+
+
+@mistake(
+    "specialisation-idle-heads-too",
+    "All heads are returned, those without a job as well",
+    "There are more heads in the result than jobs.",
+    "only the first `jobs` of a permutation: itertools.permutations(range(h), jobs).",
+    stage="assign",
+    also={"assign_score": lambda mass, heads: assign_score(mass, heads[: len(mass)])},
+)
+def _(mass: Tensor) -> Heads:
+    heads = assign(mass)
+    return heads + tuple(head for head in range(mass.size(1)) if head not in heads)
+
+
+@mistake(
+    "specialisation-heads-in-reverse",
+    "The heads of the best assignment are handed to the jobs in reverse order",
+    "The wrong job is said of each head, and the score is that of another assignment.",
+    "entry j of a permutation is the head of job j.",
+    stage="assign",
+)
+def _(mass: Tensor) -> Heads:
+    return assign(mass)[::-1]
 
 
 @mistake(
@@ -320,7 +632,7 @@ def _(mass: Tensor) -> Heads:
     stage="assign",
 )
 def _(mass: Tensor) -> Heads:
-    return min(permutations(range(mass.size(1)), len(mass)), key=lambda heads: total(mass, heads))
+    return best(-mass, permutations(range(mass.size(1)), len(mass)))
 
 
 @mistake(
@@ -401,12 +713,41 @@ _score(
     lambda masses: 100 * masses.mean().item(),
 )
 _score(
+    "specialisation-what-is-missed",
+    "The score is 1 minus what it should be: what the heads give to other keys",
+    "Perfect heads score 0.",
+    "return the mean mass itself; a solver that wants costs gets 1 - mass, and its heads are scored by mass.",
+    lambda masses: 1 - masses.mean().item(),
+)
+_score(
     "specialisation-rounded",
     "The score is rounded",
     "0.949 and 0.95 are told apart no more, or passed off as each other.",
     "return it as it is; round where it is shown.",
     lambda masses: round(masses.mean().item(), 2),
 )
+
+
+@mistake(
+    "specialisation-last-score-tried",
+    "The heads are the best, the score is that of the last assignment that was tried",
+    "The variable of the loop is returned in place of the best so far.",
+    "return best_score, best_heads.",
+    stage="assign_score",
+)
+def _(mass: Tensor, heads: Heads) -> float:
+    return assign_score(mass, _last(mass))
+
+
+@mistake(
+    "specialisation-mass-of-each-job",
+    "The mass of each job comes back, not their mean",
+    "The score is one number.",
+    "take the mean over the jobs.",
+    stage="assign_score",
+)
+def _(mass: Tensor, heads: Heads) -> Any:
+    return tuple(mass[job, head].item() for job, head in enumerate(heads))
 
 
 @mistake(
@@ -499,3 +840,25 @@ def _(score: float, heads: Heads) -> Any:
 )
 def _(score: float, heads: Heads) -> Any:
     return score, tuple(sorted(heads))
+
+
+@mistake(
+    "specialisation-pairs",
+    "Pairs of job and head are returned, not the heads",
+    "Entry j should be a number: the head that does job j.",
+    "return the heads alone, in the order of the jobs.",
+    stage="assign_give",
+)
+def _(score: float, heads: Heads) -> Any:
+    return score, tuple(enumerate(heads))
+
+
+@mistake(
+    "specialisation-dict",
+    "The heads are returned in a dict by job",
+    "Whoever goes through it gets the jobs, not the heads.",
+    "return the heads in a tuple: entry j is the head that does job j.",
+    stage="assign_give",
+)
+def _(score: float, heads: Heads) -> Any:
+    return score, dict(enumerate(heads))
