@@ -11,13 +11,6 @@ from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
 from mha.check.exercises.pruning import CUT, Weights, cut, layer_of, look_at
 
-REFUSED = "a ValueError"  # what a number of ranks that does not divide the heads comes to
-
-
-def shard_refuse(num_heads: int, world_size: int) -> bool:
-    """Where some ranks would have more heads than others."""
-    return num_heads % world_size != 0
-
 
 def shard_heads(num_heads: int, world_size: int) -> list[list[int]]:
     """A block of neighbouring heads for each rank."""
@@ -36,7 +29,6 @@ def shard_give(shards: list[Weights], num_heads: int) -> Any:
 
 
 SHARD: dict[str, Stage] = {
-    "shard_refuse": shard_refuse,
     "shard_heads": shard_heads,
     **CUT,
     "shard_biases": shard_biases,
@@ -46,8 +38,6 @@ SHARD: dict[str, Stage] = {
 
 def shard(s: Mapping[str, Stage], layer: mha.MultiHeadAttention, world_size: int) -> Any:
     """Run the stages of sharing out the heads."""
-    if s["shard_refuse"](layer.num_heads, world_size):
-        return REFUSED
     shares = s["shard_heads"](layer.num_heads, world_size)
     parts = [s["shard_biases"](cut(s, layer, heads), rank, world_size) for rank, heads in enumerate(shares)]
     return _with_one_bias(s["shard_give"](parts, layer.num_heads))
@@ -73,7 +63,6 @@ def _shard_probes() -> list[Probe]:
         ("six heads, three ranks", "shard_heads", six, 3),
         ("a layer with biases, two ranks", "shard_biases", layer_of(12, 4, bias=True), 2),
         ("a layer with biases, three ranks", "shard_biases", layer_of(12, 6, bias=True), 3),
-        ("three heads, two ranks", "shard_refuse", layer_of(12, 3), 2),
     ]
     return [Probe(shows, stage, {"layer": layer, "world_size": n}) for shows, stage, layer, n in rows]
 
@@ -82,17 +71,13 @@ def _giving_shards(answer: Any) -> Any:
     """The weights of each rank are given in a dict; a layer that holds them will do as well."""
 
     def use(answer: Any, layer: mha.MultiHeadAttention, world_size: int) -> Any:
-        try:
-            given = drawing_nothing(answer, layer, world_size)
-            if isinstance(given, nn.ModuleList | Iterator):
-                given = list(given)
-        except (ValueError, AssertionError):
-            if layer.num_heads % world_size == 0:
-                raise
-            return REFUSED
+        num_heads = layer.num_heads // world_size  # before the answer can change it
+        given = drawing_nothing(answer, layer, world_size)
+        if isinstance(given, nn.ModuleList | Iterator):
+            given = list(given)
         if not isinstance(given, list | tuple):
-            return look_at(given, layer)
-        return _with_one_bias([look_at(one, layer) for one in given])
+            return look_at(given, layer, num_heads)
+        return _with_one_bias([look_at(one, layer, num_heads) for one in given])
 
     return driven(answer, use) if callable(answer) else answer
 

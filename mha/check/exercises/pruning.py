@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +85,11 @@ def prune(s: Mapping[str, Stage], layer: mha.MultiHeadAttention, keep: list[int]
 def weights_of(given: nn.Module | Mapping[str, Any]) -> Weights:
     """Return the weights of a layer, or of a dict of them, by the short names of `Weights`."""
     named = given.named_parameters() if isinstance(given, nn.Module) else given.items()
-    return {_short(str(name)): x for name, x in named if x is not None}
+    return {_short(str(name)): _tensor(x) for name, x in named if x is not None}
+
+
+def _tensor(x: Any) -> Any:
+    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
 
 
 def _short(name: str) -> str:
@@ -94,20 +99,33 @@ def _short(name: str) -> str:
     return matrix.replace("W_", "b_") if kind == "bias" else matrix
 
 
-def look_at(given: Any, layer: mha.MultiHeadAttention) -> Any:
-    """Return the weights that an answer gave, in a dict or in a layer, and what a layer has wrong besides."""
+def look_at(given: Any, layer: mha.MultiHeadAttention, num_heads: int) -> Any:
+    """Return the weights that an answer gave, in a dict or in a layer, and what a layer has wrong besides.
+
+    Args:
+        layer: that they were cut out of.
+        num_heads: how many heads there are to be.
+    """
     if isinstance(given, Mapping):
         return weights_of(given)
     if not isinstance(given, nn.Module):
         return tuple(given) if isinstance(given, list) else given
     seen: dict[str, Any] = weights_of(given)
-    widths = [seen[name].size(0) for name in ("W_q", "W_k", "W_v") if name in seen]
-    if hasattr(given, "num_heads") and given.num_heads * layer.d_k not in widths:
-        seen["num_heads"] = given.num_heads
+    widths = [min(seen[name].shape) for name in ("W_q", "W_k", "W_v") if name in seen]
+    said = getattr(given, "num_heads", num_heads)
+    if said != num_heads and said * layer.d_k not in widths:  # nor as many as it has
+        seen["num_heads"] = said
+    shared = None if given is layer else _shared(given, layer)
+    return seen if shared is None else {**seen, shared: True}
+
+
+def _shared(given: nn.Module, layer: nn.Module) -> str | None:
+    projections = list(layer.children())
+    if any(mine is one for mine in given.children() for one in projections):
+        return "shares projections"
     old = {x.untyped_storage().data_ptr() for x in layer.parameters()}
-    if given is not layer and any(x.untyped_storage().data_ptr() in old for x in given.parameters()):
-        seen["shares memory"] = True
-    return seen
+    views = any(x.untyped_storage().data_ptr() in old for x in given.parameters())
+    return "shares memory" if views else None
 
 
 class _Layer(mha.MultiHeadAttention):
@@ -153,7 +171,7 @@ def _giving_weights(answer: Any) -> Any:
     """The weights are given in a dict; a layer that holds them will do as well."""
 
     def use(answer: Any, layer: mha.MultiHeadAttention, keep: list[int]) -> Any:
-        return look_at(drawing_nothing(answer, layer, keep), layer)
+        return look_at(drawing_nothing(answer, layer, keep), layer, len(keep))
 
     return driven(answer, use) if callable(answer) else answer
 

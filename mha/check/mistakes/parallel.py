@@ -2,22 +2,15 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from mha.check.catalogue import mistake
 from mha.check.exercises.parallel import shard_heads
 from mha.check.exercises.pruning import Weights
+from mha.check.mistakes.pruning import load_into_new
 
 # ---------------------------------------------------------------- which heads for which rank
-
-
-@mistake(
-    "shard-heads-lost",
-    "A world_size that does not divide num_heads is not refused",
-    "The division rounds down, and the last heads are on no rank: the sum is not the layer's output.",
-    "raise a ValueError where num_heads % world_size is not 0.",
-    stage="shard_refuse",
-)
-def _(num_heads: int, world_size: int) -> bool:
-    return False
 
 
 @mistake(
@@ -63,6 +56,18 @@ def _(num_heads: int, world_size: int) -> list[list[int]]:
 def _(num_heads: int, world_size: int) -> list[list[int]]:
     starts = range(0, world_size**2, world_size)
     return [list(range(start, min(start + world_size, num_heads))) for start in starts]
+
+
+@mistake(
+    "shard-as-many-as-fit",
+    "The heads are cut into shards of world_size heads each, as many as come of it",
+    "world_size is how many shards there are: their number is wrong where it is not the square root of h.",
+    "world_size shards of num_heads // world_size heads each.",
+    stage="shard_heads",
+)
+def _(num_heads: int, world_size: int) -> list[list[int]]:
+    heads = list(range(num_heads))
+    return [heads[start : start + world_size] for start in range(0, num_heads, world_size)]
 
 
 @mistake(
@@ -120,6 +125,30 @@ def _(num_heads: int, world_size: int) -> list[list[int]]:
 def _(num_heads: int, world_size: int) -> list[list[int]]:
     h = num_heads // world_size
     return [list(range((rank + 1) * h)) for rank in range(world_size)]
+
+
+@mistake(
+    "shard-a-shard-for-each-head",
+    "There is a shard for each head",
+    "There are num_heads shards, whatever world_size is.",
+    "world_size shards of num_heads // world_size heads each.",
+    stage="shard_heads",
+)
+def _(num_heads: int, world_size: int) -> list[list[int]]:
+    return [[head] for head in range(num_heads)]
+
+
+@mistake(
+    "shard-rows-dealt",
+    "Single rows are dealt out to the ranks in turn: rank r gets rows r, r + n, r + 2n …",
+    "Each shard has a few rows of every head, and none of them whole.",
+    "a rank's rows stand together: those of its heads, i·d_k to (i + 1)·d_k.",
+    stage="prune_rows",
+    also={"shard_heads": shard_heads},
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    world_size, rank = num_heads // len(heads), heads[0] // len(heads)
+    return torch.arange(rank, num_heads * d_k, world_size)
 
 
 # ---------------------------------------------------------------- biases
@@ -182,6 +211,61 @@ def _(weights: Weights, rank: int, world_size: int) -> Weights:
 )
 def _(shards: list[Weights], num_heads: int) -> Any:
     return shards[0]
+
+
+@mistake(
+    "shard-last-rank-only",
+    "The shard of the last rank comes back alone",
+    "Each turn of the loop overwrites the shard before.",
+    "collect one for each rank, and return the list.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    return shards[-1]
+
+
+@mistake(
+    "shard-shallow-copy",
+    "copy.copy copies the layer, but not the projections in it: each cut goes through all of them",
+    "All shards and the layer itself have the same W_q; it is cut again for each rank until nothing is left.",
+    "copy.deepcopy(layer), or mha.prune_heads.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    last = {**shards[0], "shares projections": True}
+    if len(shards) > 1:  # the rows of any rank but the first lie behind the end by then
+        last = {name: x if name == "shares projections" else _nothing(name, x) for name, x in last.items()}
+        last.pop("b_o", None)
+    return [last] * len(shards)
+
+
+def _nothing(name: str, x: Tensor) -> Tensor:
+    return x[:, :0] if name == "W_o" else x[:0]
+
+
+@mistake(
+    "shard-num-heads-of-ranks",
+    "num_heads of each shard is world_size",
+    "Its rows are cut into the wrong number of heads: an error, or other numbers.",
+    "num_heads // world_size.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    n = len(shards)
+    return shards if n * n == num_heads else [{**one, "num_heads": n} for one in shards]
+
+
+@mistake(
+    "shard-new-layer-too-wide",
+    "The weights are loaded into a new MultiHeadAttention of d_model and the shard's heads",
+    "Its heads share out all of d_model, so they are wider than the old ones: an error.",
+    "d_k has to stay: copy the layer, then give it the smaller matrices.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    for one in shards:
+        load_into_new(one, num_heads // len(shards))
+    return shards
 
 
 @mistake(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import mha
 from mha.check.catalogue import mistake
@@ -33,6 +33,21 @@ def _(keep: list[int], num_heads: int) -> list[int]:
 )
 def _(keep: list[int], num_heads: int) -> list[int]:
     return sorted(keep)
+
+
+@mistake(
+    "prune-numbers-shift",
+    "Heads are removed one after the other, by the numbers that they had at first",
+    "After each, those behind it stand one place further to the front: the wrong ones go, or none.",
+    "work out the rows of all heads in keep first, then cut once.",
+    stage="prune_kept",
+)
+def _(keep: list[int], num_heads: int) -> list[int]:
+    left = list(range(num_heads))
+    for head in range(num_heads):
+        if head not in keep:
+            del left[head : head + 1]
+    return left
 
 
 @mistake(
@@ -122,6 +137,44 @@ def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
 
 
 @mistake(
+    "prune-interleaved-by-number",
+    "The rows are viewed as (d_k, h), and columns of that are taken",
+    "A few rows of every head, and number 0 of all heads stands before number 1.",
+    "a head's rows stand together: view(h, d_k, d_model)[keep].",
+    stage="prune_rows",
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    return torch.tensor([head + num_heads * n for n in range(d_k) for head in heads], dtype=torch.long)
+
+
+_D_K_ANEW = "d_k is worked out anew, as d_model / len(keep)"
+
+
+@mistake(
+    "prune-d_k-anew",
+    _D_K_ANEW,
+    "The blocks are too wide, begin at the wrong rows and reach beyond the last: an error.",
+    "a head keeps the d_k that it was trained with: layer.d_k.",
+    stage="prune_rows",
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    wide = num_heads * d_k // len(heads)
+    return torch.tensor([n for i in heads for n in range(i * wide, (i + 1) * wide)], dtype=torch.long)
+
+
+@mistake(
+    "prune-d_k-anew-in-slices",
+    f"{_D_K_ANEW}, and slices are taken",
+    "The blocks are too wide and begin at the wrong rows; a slice beyond the last row is short or empty.",
+    "a head keeps the d_k that it was trained with: layer.d_k.",
+    stage="prune_rows",
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    wide = num_heads * d_k // len(heads)
+    return _slices(heads, num_heads * d_k, lambda i: i * wide, lambda i: (i + 1) * wide)
+
+
+@mistake(
     "prune-step-of-num-heads",
     "Head i is taken to start at row i·num_heads",
     "Right where d_k happens to be num_heads; else rows of two heads in one, or too few at the end.",
@@ -181,6 +234,17 @@ def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
 
 
 @mistake(
+    "prune-linear-indexed",
+    "layer.W_q itself is indexed: it is an nn.Linear, not its matrix",
+    "A module has no rows: an error.",
+    "the matrix is layer.W_q.weight, the bias layer.W_q.bias.",
+    stage="prune_q",
+)
+def _(weights: Weights, rows: Tensor) -> Tensor:
+    return nn.Linear(1, 1, device="meta")[rows]  # type: ignore[index]
+
+
+@mistake(
     "prune-columns",
     "W_q, W_k and W_v lose columns",
     "Each head still makes all its numbers, from a part of the token: (d_model, h kept · d_k).",
@@ -232,6 +296,17 @@ def _(weights: Weights, rows: Tensor) -> Tensor:
     return weights["W_k"][rows]
 
 
+@mistake(
+    "prune-v-from-q",
+    "W_v is cut out of W_q, a copied line left as it was",
+    "Everything fits, and the output is another one.",
+    "rows of W_v.",
+    stage="prune_v",
+)
+def _(weights: Weights, rows: Tensor) -> Tensor:
+    return weights["W_q"][rows]
+
+
 # ---------------------------------------------------------------- W_o
 
 
@@ -279,6 +354,40 @@ def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
     return weights["W_o"][:, rows].T
 
 
+@mistake(
+    "prune-o-rows-turned",
+    "W_o loses rows, and is turned so that it fits",
+    "The right shape, and other numbers: a part of each head, as if W_o was stored the other way round.",
+    "columns, without a transpose: W_o[:, rows].",
+    stage="prune_o",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    return weights["W_o"][rows].T
+
+
+@mistake(
+    "prune-o-rows-reshaped",
+    "W_o loses rows, and is reshaped so that it fits",
+    "The right shape, and numbers of all heads in disorder.",
+    "columns, without a reshape: W_o[:, rows].",
+    stage="prune_o",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    return weights["W_o"][rows].reshape(weights["W_o"].size(0), -1)
+
+
+@mistake(
+    "prune-o-interleaved",
+    "The columns of W_o are dealt out to the heads in turn: head i gets i, i + h, i + 2h …",
+    "The rows fit the heads, and the columns do not: every output is another one.",
+    "the same numbers as for the rows: i·d_k to (i + 1)·d_k.",
+    stage="prune_o",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    d_k = weights["W_o"].size(1) // num_heads
+    return weights["W_o"][:, rows // d_k + num_heads * (rows % d_k)]
+
+
 def _kept_share(weights: Weights, rows: Tensor) -> float:
     return len(rows) / weights["W_o"].size(1)
 
@@ -317,6 +426,29 @@ def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
 )
 def _(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
     return {}
+
+
+@mistake(
+    "prune-head-biases-missing",
+    "b_q, b_k and b_v are left out, b_o is there",
+    "Queries, keys and values are off by a row each.",
+    "a head's rows of b_q, b_k and b_v as well: b[rows].",
+    stage="prune_biases",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
+    return {"b_o": weights["b_o"]} if "b_o" in weights else {}
+
+
+@mistake(
+    "prune-biases-from-q",
+    "b_k and b_v are cut out of b_q, a copied line left as it was",
+    "Everything fits, and keys and values are other ones.",
+    "rows of b_k, and rows of b_v.",
+    stage="prune_biases",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
+    kept = prune_biases(weights, rows, num_heads)
+    return {name: x if name == "b_o" else kept["b_q"] for name, x in kept.items()}
 
 
 @mistake(
@@ -387,6 +519,45 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
 )
 def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
     return {name: x.T if name.startswith("W_") else x for name, x in weights.items()}
+
+
+@mistake(
+    "prune-qkv-transposed",
+    "W_q, W_k and W_v come out transposed",
+    "Right for X @ W; but nn.Linear stores (out, in), and so does the layer.",
+    "copy them as they are: (h kept · d_k, d_model).",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    return {name: x.T if name in ("W_q", "W_k", "W_v") else x for name, x in weights.items()}
+
+
+@mistake(
+    "prune-heads-not-joined",
+    "W_q, W_k and W_v come out as (h kept, d_k, d_model)",
+    "The right numbers, and an axis too many for nn.Linear.",
+    "flatten the first two axes: (h kept · d_k, d_model).",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    return {
+        name: x.unflatten(0, (-1, layer.d_k)) if name in ("W_q", "W_k", "W_v") else x
+        for name, x in weights.items()
+    }
+
+
+@mistake(
+    "prune-all-not-joined",
+    "The matrices come out as (h kept, d_k, d_model), and W_o as (d_model, h kept, d_k)",
+    "The right numbers, and an axis too many for nn.Linear.",
+    "flatten the two axes of the heads: (h kept · d_k, d_model) and (d_model, h kept · d_k).",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    axes = {"W_q": 0, "W_k": 0, "W_v": 0, "W_o": 1}
+    return {
+        name: x.unflatten(axes[name], (-1, layer.d_k)) if name in axes else x for name, x in weights.items()
+    }
 
 
 _WHOLE = {  # no head's rows are left out
@@ -471,6 +642,17 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
 
 
 @mistake(
+    "prune-shallow-copy",
+    "copy.copy copies the layer, but not the projections in it",
+    "The numbers are right, but the old layer has the same W_q, W_k, W_v and W_o: it is cut as well.",
+    "copy.deepcopy(layer).",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    return {**weights, "shares projections": True}
+
+
+@mistake(
     "prune-output-bias-shared",
     "The new layer's W_o has the old one's bias itself",
     "The numbers are right, but training the one changes the other.",
@@ -489,8 +671,14 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
     stage="prune_give",
 )
 def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
-    kept, bias = weights["W_q"].size(0) // layer.d_k, "b_o" in weights
-    made = drawing_nothing(lambda: mha.MultiHeadAttention(layer.d_model, kept, bias=bias))
+    load_into_new(weights, weights["W_q"].size(0) // layer.d_k)
+    return weights
+
+
+def load_into_new(weights: Weights, num_heads: int) -> None:
+    """Load the weights into a new layer that is as wide: it raises unless all heads are there."""
+    made = drawing_nothing(
+        lambda: mha.MultiHeadAttention(weights["W_q"].size(1), num_heads, bias="b_o" in weights)
+    )
     kinds = {"W": "weight", "b": "bias"}
     made.load_state_dict({f"W_{name[2:]}.{kinds[name[0]]}": x for name, x in weights.items()})
-    return weights
