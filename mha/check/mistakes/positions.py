@@ -970,7 +970,7 @@ def _(table: Tensor, x: Tensor) -> Tensor:
 
 @mistake(
     "rope-float",
-    "The result comes back in float32, whatever x is",
+    "x is turned in float32, and does not come back in its own dtype",
     "float64 loses digits; queries and keys in half precision no longer go with the values.",
     "return .to(x.dtype), of the x that came in.",
     stage="rope_join",
