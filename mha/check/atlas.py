@@ -47,7 +47,10 @@ from mha.check.symptoms import (
 from mha.plot import NotebookFigure
 
 TOKENS = ("I", "see", "you", "now")
-BEHAVIOUR = "behaviour"  # the chapter of what one call does not show
+# The chapters of what no stage of a pipeline is to blame for.
+RESULT = "result"  # how a result stands to the right one
+ERROR = "error"  # what an error means
+BEHAVIOUR = "behaviour"  # what one call does not show
 
 Map = NDArray[np.float64]  # (Lq, Lk), or (n,) for a row of numbers
 
@@ -59,13 +62,13 @@ def chapter_of(entry: Mistake) -> str:
     """Return the chapter of an entry: a stage of the layer, else the exercise in which it can be made."""
     exercise = home(entry)
     if exercise is None:
-        return BEHAVIOUR
+        return ERROR if entry.stage == ERROR else BEHAVIOUR if UNSEEN in symptoms_of(entry) else RESULT
     return entry.stage if exercise is LAYER_EXERCISE else exercise.name
 
 
 def chapters() -> dict[str, list[Mistake]]:
-    """Return the whole catalogue by chapters: the stages of the layer, the exercises, what one call hides."""
-    order = [*LAYER_EXERCISE.stages, *EXERCISES, BEHAVIOUR]
+    """Return the whole catalogue by chapters: the layer's stages, the exercises, then what is of neither."""
+    order = [*LAYER_EXERCISE.stages, *EXERCISES, RESULT, ERROR, BEHAVIOUR]
     found: dict[str, list[Mistake]] = {}
     for entry in sorted(CATALOGUE.values(), key=lambda entry: order.index(chapter_of(entry))):
         found.setdefault(chapter_of(entry), []).append(entry)
@@ -179,7 +182,9 @@ def _table(entries: list[Mistake]) -> Table:
 
 def _first(entry: Mistake) -> str:
     trial = trial_of(entry)
-    return "several calls, or training" if trial is None else trial.first
+    if trial is not None:
+        return trial.first
+    return "several calls, or training" if UNSEEN in symptoms_of(entry) else "any input"
 
 
 # ---------------------------------------------------------------- what there is to draw

@@ -645,11 +645,25 @@ def trial_of(entry: Mistake) -> Trial | None:
     return exercise and Trial(place(exercise.name), exercise.with_mistakes(entry))
 
 
+# What an entry without a pipeline is known by: how a result stands to the right one, what an error means.
+_WITHOUT_A_PIPELINE = {
+    "result-of-another-kind": "the type is wrong",
+    "result-of-another-dtype": "the type is wrong",
+    "behaviour-nothing-returned": "the type is wrong",
+    "result-of-another-shape": "the shape is wrong",
+    "scale-other": SILENT,
+}
+
+
 @functools.cache
 def symptoms_of(entry: Mistake) -> tuple[str, ...]:
     """Return the names of what a mistake is known by, at least one."""
     trial = trial_of(entry)
-    return (UNSEEN,) if trial is None else symptoms(trial) or (SILENT,)
+    if trial is not None:
+        return symptoms(trial) or (SILENT,)
+    if entry.stage == "error":
+        return ("raises an error",)
+    return (_WITHOUT_A_PIPELINE.get(entry.id, SILENT if entry.stage == "result" else UNSEEN),)
 
 
 @one_thread()
