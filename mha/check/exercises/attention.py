@@ -82,6 +82,38 @@ def give_all(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, T
     return output, weights, scores
 
 
+def attention_mask(mask: Tensor | None, Q: Tensor, K: Tensor) -> Tensor | None:
+    """The mask is used as it comes, and none is made."""
+    return mask
+
+
+def attention_give(result: Any, mask: Tensor | None) -> Any:
+    """As it is: this stage is there for the mistakes that no layer shows, where an error hides them."""
+    return result
+
+
+ALONE: dict[str, Stage] = {**ATTENTION, "attention_mask": attention_mask, "attention_give": attention_give}
+
+
+def attention_alone(
+    s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None
+) -> Any:
+    """Run the stages of the function that is asked for by itself."""
+    return s["attention_give"](attention(s, Q, K, V, s["attention_mask"](mask, Q, K)), mask)
+
+
+def _best_hidden(mask: Tensor, cross: dict[str, Any]) -> dict[str, Any]:
+    """Return queries, keys and values of which each query likes best what the mask hides from it.
+
+    So much better that exp of the difference is 0, but for one query; exp of no score is 0 or inf.
+    """
+    Q, Lk, d_k = cross["Q"], mask.size(-1), cross["Q"].size(-1)
+    hidden = torch.tensor([[697.0], [-8.0], [697.0], [697.0]])
+    scores = Q[..., :Lk] + torch.where(mask, -58.0, hidden)
+    K = torch.eye(Lk, d_k, dtype=Q.dtype)
+    return {**cross, "Q": math.sqrt(d_k) * scores @ K, "K": K.expand_as(cross["K"])}
+
+
 def _attention_probes() -> list[Probe]:
     cross, square = qkv(2, 3, 4, 5, 6, 6), qkv(2, 3, 4, 4, 6, 6)
     mask = random_mask(2, 4, 5)
@@ -103,6 +135,7 @@ def _attention_probes() -> list[Probe]:
         Probe("values that are wider than the keys", "scale", qkv(2, 3, 4, 5, 6, 7)),
         Probe("large scores", "softmax", large),
         Probe("a mask", "mask", {**cross, "mask": mask}),
+        Probe("a mask that hides by far the best keys", "mask", {**_best_hidden(mask, cross), "mask": mask}),
         Probe("a square mask", "mask", {**square, "mask": random_mask(2, 4, 4)}),
         Probe("a mask of 0 and 1", "mask", {**cross, "mask": mask.long()}),
         Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
@@ -133,8 +166,8 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
     "scaled_dot_product_attention",
     "(Q, K, V, mask=None)",
     mha.scaled_dot_product_attention,
-    ATTENTION,
-    attention,
+    ALONE,
+    attention_alone,
     _attention_probes,
     _of_either_mask,
 )

@@ -1,11 +1,14 @@
 """What goes wrong between the scores and the output of a head."""
 
 import math
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mha.check.catalogue import mistake
+from mha.check.catalogue import Stage, mistake
+from mha.check.exercises.attention import ALONE, guard, score
 
 # ---------------------------------------------------------------- take
 
@@ -315,6 +318,28 @@ def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
 
 
 @mistake(
+    "scale-by-half-of-d_k",
+    "The scores are divided by half of d_k: d_k ** 1/2 is (d_k ** 1) / 2",
+    "Right for d_k = 4 only; the larger d_k is, the flatter the weights are.",
+    "a power binds stronger than a division: d_k ** 0.5, d_k ** (1 / 2) or math.sqrt(d_k).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / (d_k / 2)
+
+
+@mistake(
+    "scale-by-d_k-and-2",
+    "The scores are divided by d_k and by 2: scores / d_k ** 1/2 is scores / d_k / 2",
+    "The weights are almost uniform.",
+    "a power binds stronger than a division: d_k ** 0.5, d_k ** (1 / 2) or math.sqrt(d_k).",
+    stage="scale",
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    return scores / d_k / 2
+
+
+@mistake(
     "scale-after-softmax",
     "The weights are divided by √d_k, after the softmax, and the scores are not",
     "Each row sums to 1/√d_k, and the weights are too peaked.",
@@ -490,6 +515,18 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
 )
 def _(scores: Tensor, mask: Tensor) -> Tensor:
     return scores + mask
+
+
+@mistake(
+    "mask-zero-times-inf",
+    "-inf is multiplied by a mask of 0 and 1, and added: 0 times -inf is NaN",
+    "Every query that may look anywhere becomes NaN.",
+    "fill, do not multiply: scores.masked_fill(mask == 0, float('-inf')).",
+    stage="mask",
+    also={"guard": _as_it_comes},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + (mask == 0).to(scores.dtype) * -math.inf
 
 
 @mistake(
@@ -910,3 +947,814 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 )
 def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return output.float(), weights.float()
+
+
+# ---------------------------------------------------------------- the function by itself
+#
+# What follows is looked for in the function only, and not in pairs: each replaces all of its stages, all but
+# one or two by the right ones. In a layer most of it would be an error of the next stage.
+
+
+def _alone(
+    id: str,
+    title: str,
+    effect: str,
+    hint: str,
+    stage: str,
+    wrong: Stage,
+    also: dict[str, Stage] | None = None,
+) -> None:
+    replaced = {name: right for name, right in ALONE.items() if name != stage}
+    mistake(id, title, effect, hint, stage=stage, also=replaced | (also or {}))(wrong)
+
+
+for _id, _title, _effect, _wrong in (
+    (
+        "heads-mixed",
+        "Each query meets the keys of all heads, added up",
+        "The heads' letter differs between Q and K in the einsum: bhqd, bgkd.",
+        lambda Q, K: score(Q, K.sum(1, keepdim=True)),
+    ),
+    (
+        "examples-mixed",
+        "Each query meets the keys of all examples, added up",
+        "The letter of the batch differs between Q and K in the einsum: bhqd, chkd.",
+        lambda Q, K: score(Q, K.sum(0, keepdim=True)),
+    ),
+    (
+        "distance",
+        "The score is the distance between query and key",
+        "The query looks most at the key that is farthest from it.",
+        torch.cdist,
+    ),
+    (
+        "minus-distance",
+        "The score is minus the distance between query and key",
+        "The length of a key counts for another thing than in a dot product.",
+        lambda Q, K: -torch.cdist(Q, K),
+    ),
+    (
+        "minus-squared-distance",
+        "The score is minus the squared distance between query and key",
+        "The length of a key counts against it.",
+        lambda Q, K: -(torch.cdist(Q, K) ** 2),
+    ),
+    (
+        "absolute",
+        "The sign of the scores is dropped",
+        "A key that is opposite to the query counts as much as one that fits it.",
+        lambda Q, K: score(Q, K).abs(),
+    ),
+    (
+        "not-negative",
+        "Negative scores are set to 0",
+        "All keys that do not fit count the same.",
+        lambda Q, K: score(Q, K).relu(),
+    ),
+    (
+        "squared",
+        "The scores are squared",
+        "A key that is opposite to the query counts as much as one that fits it.",
+        lambda Q, K: score(Q, K) ** 2,
+    ),
+    (
+        "keys-up-to-Lq",
+        "Only as many keys are looked at as there are queries; the scores of the others stay -inf",
+        "The loop over the keys runs to the number of queries; right where Lq = Lk.",
+        lambda Q, K: score(Q, K).index_fill(-1, torch.arange(Q.size(-2), K.size(-2)), -math.inf),
+    ),
+    (
+        "keys-up-to-Lq-zero",
+        "Only as many keys are looked at as there are queries; the scores of the others stay 0",
+        "The loop over the keys runs to the number of queries; right where Lq = Lk.",
+        lambda Q, K: score(Q, K).index_fill(-1, torch.arange(Q.size(-2), K.size(-2)), 0.0),
+    ),
+    (
+        "first-head-only",
+        "Only the first head has scores; those of the others stay 0",
+        "The other heads attend evenly.",
+        lambda Q, K: score(Q, K).index_fill(1, torch.arange(1, Q.size(1)), 0.0),
+    ),
+    (
+        "first-example-only",
+        "Only the first example has scores; those of the others stay 0",
+        "In the other examples all attend evenly.",
+        lambda Q, K: score(Q, K).index_fill(0, torch.arange(1, Q.size(0)), 0.0),
+    ),
+):
+    _alone(
+        f"score-{_id}",
+        _title,
+        _effect,
+        "each query meets each key of its own head and example: Q @ K.transpose(-2, -1).",
+        "score",
+        _wrong,
+    )
+for _id, _title, _effect, _wrong in (
+    (
+        "floored",
+        "The scores are divided with //, which rounds down",
+        "Scores become whole numbers, and no gradient passes.",
+        lambda scores, d_k, num_heads: scores // math.sqrt(d_k),
+    ),
+    (
+        "to-zero",
+        "The scores are multiplied by 1 // √d_k, which is 0",
+        "All weights of a row are the same.",
+        lambda scores, d_k, num_heads: scores * 0.0,
+    ),
+    (
+        "by-whole-half-of-d_k",
+        "The scores are divided by d_k // 2",
+        "Right for d_k = 4 only.",
+        lambda scores, d_k, num_heads: scores / (d_k // 2),
+    ),
+    (
+        "by-square-of-d_k",
+        "The scores are divided by the square of d_k, not by its root",
+        "The weights are almost uniform.",
+        lambda scores, d_k, num_heads: scores / d_k**2,
+    ),
+    (
+        "times-d_k",
+        "The scores are multiplied by d_k",
+        "The weights are nearly one-hot.",
+        lambda scores, d_k, num_heads: scores * d_k,
+    ),
+    (
+        "by-fourth-root",
+        "The scores are divided by the fourth root of d_k",
+        "Only one of Q and K is scaled so; both have to be, or the scores by the square root.",
+        lambda scores, d_k, num_heads: scores / d_k**0.25,
+    ),
+    (
+        "by-logarithm",
+        "The scores are divided by the logarithm of d_k",
+        "The weights are too flat or too peaked.",
+        lambda scores, d_k, num_heads: scores / math.log(d_k),
+    ),
+    (
+        "64-hard-coded",
+        "The scores are divided by 64, whatever d_k is",
+        "64 is d_k in the paper; the divisor is its root, 8.",
+        lambda scores, d_k, num_heads: scores / 64,
+    ),
+    (
+        "512-hard-coded",
+        "The scores are divided by √512, whatever d_k is",
+        "512 is d_model in the paper.",
+        lambda scores, d_k, num_heads: scores / math.sqrt(512),
+    ),
+):
+    _alone(
+        f"scale-{_id}",
+        _title,
+        _effect,
+        "the divisor is √d_k, the square root of the last axis of Q: math.sqrt(Q.size(-1)).",
+        "scale",
+        _wrong,
+    )
+
+# ---------------------------------------------------------------- its mask
+
+
+def _if_given(change: Callable[[Tensor], Tensor]) -> Stage:
+    return lambda mask, Q, K: None if mask is None else change(mask)
+
+
+def _causal_by_itself(from_the_end: bool) -> Stage:
+    def wrong(mask: Tensor | None, Q: Tensor, K: Tensor) -> Tensor:
+        if mask is not None:
+            return mask
+        Lq, Lk = Q.size(-2), K.size(-2)
+        return torch.ones(Lq, Lk, dtype=torch.bool).tril(Lk - Lq if from_the_end else 0)
+
+    return wrong
+
+
+for _id, _end in (("", False), ("-from-the-end", True)):
+    _alone(
+        f"mask-causal-by-itself{_id}",
+        f"Where no mask is given, a causal one is made{', counted from the end' if _end else ''}",
+        "No query sees a later key, though nobody asked for that.",
+        "without a mask every query may look at every key: mask only `if mask is not None`.",
+        "attention_mask",
+        _causal_by_itself(_end),
+    )
+for _id, _title, _change in (
+    ("first-row-for-all", "The first query's mask serves for all queries", lambda mask: mask[..., :1, :]),
+    ("last-row-for-all", "The last query's mask serves for all queries", lambda mask: mask[..., -1:, :]),
+    (
+        "seen-by-all",
+        "A key is hidden from all queries unless all may see it",
+        lambda mask: (mask != 0).all(-2, keepdim=True),
+    ),
+):
+    _alone(
+        f"mask-{_id}",
+        _title,
+        "Right for a mask that is the same for all queries, as a padding mask is.",
+        "the mask has a row for each query: use it as it is.",
+        "attention_mask",
+        _if_given(_change),
+    )
+for _id, _title, _change in (
+    (
+        "squeezed",
+        "The mask's axis for the heads is taken away: mask.squeeze(1)",
+        lambda mask: mask.squeeze(1),
+    ),
+    (
+        "of-examples",
+        "Two axes are put into a mask that has all four: mask[:, None, None]",
+        lambda mask: mask[:, None, None],
+    ),
+):
+    _alone(
+        f"mask-{_id}",
+        _title,
+        "Its examples meet the heads or the queries; mostly an error about shapes.",
+        "use the mask as it comes: (B, 1, Lq, Lk).",
+        "attention_mask",
+        _if_given(_change),
+    )
+
+
+def _filled(number: Callable[[Tensor], float]) -> Stage:
+    return lambda scores, mask: scores.masked_fill(mask == 0, number(scores))
+
+
+_LOWEST = "fill with the lowest number, torch.finfo(scores.dtype).min, or with float('-inf')."
+for _id, _named, _number in (
+    ("minus-1", "to -1", lambda scores: -1.0),
+    ("minus-10", "to -10", lambda scores: -10.0),
+    ("least", "to the least of all scores", lambda scores: scores.min().item()),
+):
+    for _hidden in (False, True):
+        _alone(
+            f"mask-fill-{_id}{'-then-hidden' if _hidden else ''}",
+            f"Masked scores are set {_named}{', and their weights to 0' if _hidden else ''}",
+            "Where the scores that count are as low, masked keys take a share of the whole.",
+            _LOWEST,
+            "mask",
+            _filled(_number),
+            also=None if _hidden else {"guard": _as_it_comes},
+        )
+_alone(
+    "mask-fill-zero-then-hidden",
+    "Masked scores are set to 0, and their weights to 0",
+    "A score of 0 is not 'nothing', exp(0) is 1: rows no longer sum to 1.",
+    _LOWEST,
+    "mask",
+    _filled(lambda scores: 0.0),
+)
+_alone(
+    "mask-added-then-hidden",
+    "The mask is added to the scores as it is, and the weights of masked keys are set to 0",
+    "Masked keys take their share first: rows no longer sum to 1.",
+    _LOWEST,
+    "mask",
+    lambda scores, mask: scores + mask,
+)
+_alone(
+    "mask-inverted-then-hidden",
+    "The fill reads the mask upside down, the zeros after the softmax do not",
+    "What may be seen has no score, what may not has no weight: nearly all weights are 0.",
+    "both times it is mask == 0 that is blocked.",
+    "mask",
+    lambda scores, mask: scores.masked_fill(mask != 0, torch.finfo(scores.dtype).min),
+)
+_alone(
+    "mask-of-numbers-added",
+    "A mask of bools is used as it should be, one of numbers is added to the scores",
+    "That is the convention of F.scaled_dot_product_attention; here 1 means may attend.",
+    "take either for the same: mask == 0 is what is blocked.",
+    "mask",
+    lambda scores, mask: (
+        scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        if mask.dtype == torch.bool
+        else scores + mask
+    ),
+    also={"guard": lambda weights, mask: guard(weights, mask) if mask.dtype == torch.bool else weights},
+)
+_alone(
+    "mask-of-numbers-added-then-hidden",
+    "A mask of numbers is added to the scores, and the weights of masked keys are set to 0",
+    "A mask of bools is used as it should be; of one of numbers rows do not sum to 1.",
+    "take either for the same: mask == 0 is what is blocked.",
+    "mask",
+    lambda scores, mask: (
+        scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        if mask.dtype == torch.bool
+        else scores + mask
+    ),
+)
+
+
+def _zero_times_inf(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + (mask == 0).to(scores.dtype) * -math.inf
+
+
+for _id, _title, _guard in (
+    ("then-hidden", "and the weights of masked keys are set to 0", guard),
+    ("then-zero", "and the NaN that comes of it to 0", lambda weights, mask: weights.nan_to_num(0.0)),
+):
+    _alone(
+        f"mask-zero-times-inf-{_id}",
+        f"-inf is multiplied by a mask of 0 and 1, which gives NaN, {_title}",
+        "0 times -inf is NaN, wherever a query may look.",
+        "fill, do not multiply: scores.masked_fill(mask == 0, float('-inf')).",
+        "mask",
+        _zero_times_inf,
+        also={"guard": _guard},
+    )
+
+
+def _unmasked(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores
+
+
+def _shared_out_again(plus: float) -> Stage:
+    def wrong(weights: Tensor, mask: Tensor) -> Tensor:
+        left = weights * (mask != 0).to(weights.dtype)
+        total = left.sum(dim=-1, keepdim=True) + plus
+        return left / total.masked_fill(total == 0, 1.0)
+
+    return wrong
+
+
+for _id, _title, _plus in (
+    ("", "if anything is", 0.0),
+    ("-roughly", "plus a small number such as 1e-9", 1e-9),
+):
+    _alone(
+        f"mask-renormalised{_id}",
+        f"The weights are masked after the softmax and divided by what is left, {_title}",
+        "Where a hidden key has by far the largest score, nothing is left of the others to be shared out.",
+        "mask the scores before the softmax.",
+        "mask",
+        _unmasked,
+        also={"guard": _shared_out_again(_plus)},
+    )
+for _id, _title, _guard in (
+    (
+        "inf",
+        "-inf is filled into the weights, after the softmax",
+        lambda weights, mask: weights.masked_fill(mask == 0, -math.inf),
+    ),
+    (
+        "1e9",
+        "-1e9 is filled into the weights, after the softmax",
+        lambda weights, mask: weights.masked_fill(mask == 0, -1e9),
+    ),
+    (
+        "lowest",
+        "The lowest number is filled into the weights, after the softmax",
+        lambda weights, mask: weights.masked_fill(mask == 0, torch.finfo(weights.dtype).min),
+    ),
+    (
+        "softmax-again",
+        "The weights are masked and sent through the softmax once more",
+        lambda weights, mask: weights.masked_fill(mask == 0, -math.inf).softmax(-1),
+    ),
+    (
+        "softmax-again-zero",
+        "The weights are masked and sent through the softmax once more, and NaN is set to 0",
+        lambda weights, mask: weights.masked_fill(mask == 0, -math.inf).softmax(-1).nan_to_num(0.0),
+    ),
+):
+    _alone(
+        f"mask-fill-after-softmax-{_id}",
+        _title,
+        "A fill is for scores; a weight that counts for nothing is 0.",
+        "fill the scores before the softmax.",
+        "mask",
+        _unmasked,
+        also={"guard": _guard},
+    )
+
+
+def _lowest_inf(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, -math.inf)
+
+
+_alone(
+    "mask-empty-row-nan-weights",
+    "A query with nothing to see gets a zero output, but its weights are NaN",
+    "nan_to_num is applied to the output only.",
+    "set the weights to 0, before they mix the values.",
+    "guard",
+    _as_it_comes,
+    also={"mask": _lowest_inf, "weigh": lambda weights, V: (weights @ V).nan_to_num(0.0)},
+)
+_alone(
+    "mask-empty-row-nan-output",
+    "A query with nothing to see gets zero weights, but its output is NaN",
+    "nan_to_num is applied to the weights after they have mixed the values.",
+    "set the weights to 0, before they mix the values.",
+    "guard",
+    _as_it_comes,
+    also={
+        "mask": _lowest_inf,
+        "give": lambda output, weights, scores: (output, weights.nan_to_num(0.0)),
+    },
+)
+
+
+def _nothing_to_see(mask: Tensor) -> Tensor:
+    return (mask == 0).all(dim=-1, keepdim=True)
+
+
+_alone(
+    "mask-empty-row-uniform-weights",
+    "A query with nothing to see gets a zero output, but its weights are even",
+    "Only the output is set to 0.",
+    "set the weights to 0, before they mix the values.",
+    "guard",
+    _as_it_comes,
+    also={
+        "attention_give": lambda result, mask: (
+            result if mask is None else (result[0].masked_fill(_nothing_to_see(mask), 0.0), result[1])
+        )
+    },
+)
+_alone(
+    "mask-empty-row-uniform-output",
+    "A query with nothing to see gets zero weights, but the mean of the values as its output",
+    "The weights are set to 0 after they have mixed the values.",
+    "set the weights to 0, before they mix the values.",
+    "guard",
+    _as_it_comes,
+    also={
+        "attention_give": lambda result, mask: result if mask is None else (result[0], guard(result[1], mask))
+    },
+)
+
+# ---------------------------------------------------------------- its softmax, its values, its result
+
+
+def _weights_of(scores: Tensor) -> Tensor:
+    """Return the weights of scores that are masked already: 0 where they are lowest."""
+    return torch.softmax(scores, dim=-1).masked_fill(scores == torch.finfo(scores.dtype).min, 0.0)
+
+
+_alone(
+    "weigh-scores",
+    "The scores mix the values: scores @ V",
+    "The weights come back as they should be, and have no influence on the output.",
+    "the weights mix the values: weights @ V.",
+    "softmax",
+    lambda scores, d_k: scores,
+    also={
+        "guard": _as_it_comes,
+        "give": lambda output, weights, scores: (output, _weights_of(weights)),
+    },
+)
+
+
+def _powers(scores: Tensor) -> Tensor:
+    return (scores - scores.amax(dim=-1, keepdim=True)).exp()
+
+
+for _id, _title, _effect, _wrong in (
+    (
+        "largest-of-each-key",
+        "The largest score of each key is subtracted, not that of each query",
+        "It does not cancel: max has to run over the axis over which the sum runs.",
+        lambda scores, d_k: (
+            (powers := (scores - scores.amax(dim=-2, keepdim=True)).exp()) / powers.sum(dim=-1, keepdim=True)
+        ),
+    ),
+    (
+        "sum-over-queries-after-largest",
+        "exp is divided by the sum over the queries, after the largest over the keys is subtracted",
+        "Neither rows nor columns are a softmax.",
+        lambda scores, d_k: _powers(scores) / _powers(scores).sum(dim=-2, keepdim=True),
+    ),
+    (
+        "sum-without-keepdim",
+        "keepdim=True is missing in the sum",
+        "Rows are divided by the sums of other rows; mostly an error about shapes.",
+        lambda scores, d_k: _powers(scores) / _powers(scores).sum(dim=-1),
+    ),
+    (
+        "plain-sum-without-keepdim",
+        "keepdim=True is missing in the sum, and no largest score is subtracted",
+        "Rows are divided by the sums of other rows; mostly an error about shapes.",
+        lambda scores, d_k: scores.exp() / scores.exp().sum(dim=-1),
+    ),
+    (
+        "largest-without-keepdim",
+        "keepdim=True is missing in the maximum",
+        "Other rows' largest scores are subtracted; mostly an error about shapes.",
+        lambda scores, d_k: (
+            (powers := (scores - scores.amax(dim=-1)).exp()) / powers.sum(dim=-1, keepdim=True)
+        ),
+    ),
+    (
+        "overflow-plus-1e-9",
+        "exp of the scores without subtracting the largest first, divided by the sum plus 1e-9",
+        "Large scores give inf / inf = NaN, and where all are far below 0 the row vanishes.",
+        lambda scores, d_k: scores.exp() / (scores.exp().sum(dim=-1, keepdim=True) + 1e-9),
+    ),
+    (
+        "not-divided-after-largest",
+        "The largest score is subtracted, exp is taken, and nothing is divided by the sum",
+        "The largest weight of a row is 1, whatever the others are.",
+        lambda scores, d_k: _powers(scores),
+    ),
+    (
+        "divided-by-largest",
+        "The weights are divided by the largest of the row, not by their sum",
+        "The largest weight of a row is 1, whatever the others are.",
+        lambda scores, d_k: _powers(scores) / _powers(scores).amax(dim=-1, keepdim=True),
+    ),
+    (
+        "length-1",
+        "The scores of a row are scaled to length 1; exp is missing",
+        "Weights can be negative, and rows do not sum to 1.",
+        lambda scores, d_k: F.normalize(scores, dim=-1),
+    ),
+    (
+        "tanh",
+        "tanh in place of softmax",
+        "Weights lie between -1 and 1, and rows do not sum to 1.",
+        lambda scores, d_k: torch.tanh(scores),
+    ),
+    (
+        "absolute",
+        "The softmax is taken of the scores without their sign, once they are masked",
+        "What is hidden gets all the weight.",
+        lambda scores, d_k: torch.softmax(scores.abs(), dim=-1),
+    ),
+    (
+        "temperature-2",
+        "The scores are divided by 2 besides",
+        "The weights are too flat.",
+        lambda scores, d_k: torch.softmax(scores / 2, dim=-1),
+    ),
+    (
+        "over-heads-queries-and-keys",
+        "The softmax runs over heads, queries and keys together",
+        "All maps of an example sum to 1 together.",
+        lambda scores, d_k: torch.softmax(scores.flatten(1), dim=-1).view_as(scores),
+    ),
+    (
+        "over-heads-and-keys",
+        "The softmax runs over heads and keys together",
+        "Each query shares out one whole over the keys of all heads.",
+        lambda scores, d_k: (
+            torch.softmax(scores.transpose(1, 2).flatten(2), dim=-1)
+            .unflatten(2, (scores.size(1), -1))
+            .transpose(1, 2)
+        ),
+    ),
+):
+    _alone(
+        f"softmax-{_id}",
+        _title,
+        _effect,
+        "weights = torch.softmax(scores, dim=-1).",
+        "softmax",
+        _wrong,
+    )
+for _id, _title, _effect, _wrong in (
+    (
+        "heads-mixed",
+        "The weights of each head mix the values of all heads, added up",
+        "The heads' letter differs in the einsum: bhqk, bgkd.",
+        lambda weights, V: weights @ V.sum(1, keepdim=True),
+    ),
+    (
+        "weights-averaged",
+        "The weights are averaged over the heads before they mix the values",
+        "All heads look the same way.",
+        lambda weights, V: weights.mean(1, keepdim=True) @ V,
+    ),
+    (
+        "even",
+        "The values are averaged, whatever the weights are",
+        "The weights have no influence on the output.",
+        lambda weights, V: V.mean(-2, keepdim=True).expand(-1, -1, weights.size(-2), -1),
+    ),
+    (
+        "mean",
+        "The weighted values are averaged instead of added up",
+        "The output is too small by the number of keys; the weights sum to 1 already.",
+        lambda weights, V: weights @ V / V.size(-2),
+    ),
+    (
+        "largest",
+        "Of the weighted values the largest is taken, number by number",
+        "The values are not mixed.",
+        lambda weights, V: (weights[..., None] * V[:, :, None]).amax(-2),
+    ),
+    (
+        "scaled",
+        "The output is divided by √d_k, besides the scores",
+        "The output is too small.",
+        lambda weights, V: weights @ V / math.sqrt(V.size(-1)),
+    ),
+    (
+        "last-only",
+        "Only the last value is left: assigned, not added",
+        "The loop over the keys keeps nothing of what came before.",
+        lambda weights, V: weights[..., -1:] * V[:, :, -1:],
+    ),
+    (
+        "first-only",
+        "Only the first value is there: the loop ends too early",
+        "The return stands inside of the loop over the keys.",
+        lambda weights, V: weights[..., :1] * V[:, :, :1],
+    ),
+    (
+        "up-to-Lq",
+        "Only as many values are mixed as there are queries",
+        "The loop over the keys runs to the number of queries; right where Lq = Lk.",
+        lambda weights, V: weights[..., : weights.size(-2)] @ V[:, :, : weights.size(-2)],
+    ),
+    (
+        "best-only",
+        "The value of the largest weight is taken, none are mixed",
+        "No gradient reaches queries and keys.",
+        lambda weights, V: torch.take_along_dim(V, weights.argmax(-1)[..., None], dim=2),
+    ),
+    (
+        "not-added",
+        "The weighted values are not added up: five axes come back",
+        "The sum over the keys is missing.",
+        lambda weights, V: weights[..., None] * V[:, :, None],
+    ),
+    (
+        "summed-over-queries",
+        "Each value is multiplied by the sum of its column of the weights",
+        "The einsum sums over the queries, q, in place of the keys: bhqk,bhkd->bhkd.",
+        lambda weights, V: weights.sum(-2)[..., None] * V,
+    ),
+    (
+        "plus-values",
+        "The values are added to the output",
+        "A residual belongs to the block around the layer; where Lq ≠ Lk it is an error.",
+        lambda weights, V: weights @ V + V,
+    ),
+    (
+        "value-transposed",
+        "V is transposed: weights @ V.transpose(-2, -1)",
+        "Only K is transposed; mostly an error about shapes.",
+        lambda weights, V: weights @ V.transpose(-2, -1),
+    ),
+    (
+        "from-the-right",
+        "The factors are exchanged: V @ weights",
+        "Mostly an error about shapes.",
+        lambda weights, V: V @ weights,
+    ),
+):
+    _alone(
+        f"weigh-{_id}",
+        _title,
+        _effect,
+        "each query adds up the values of its own head by its weights: weights @ V.",
+        "weigh",
+        _wrong,
+    )
+
+
+def _as_wide_as_keys(fit: Callable[[Tensor, Tensor], Tensor]) -> Stage:
+    """Return a stage that lets V go where only numbers of the width of Q have room, the output of zeros."""
+
+    def wrong(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        fit(torch.zeros_like(Q), Q.new_zeros(*Q.shape[:-1], V.size(-1)))
+        return Q, K, V
+
+    return wrong
+
+
+for _id, _title, _wrong in (
+    (
+        "cut",
+        "As many numbers of each value are used as a key has",
+        lambda Q, K, V: (Q, K, V[..., : K.size(-1)]),
+    ),
+    (
+        "reshaped",
+        "The values are reshaped to the width of the keys",
+        lambda Q, K, V: (Q, K, V.reshape(*V.shape[:-1], K.size(-1))),
+    ),
+    (
+        "filled",
+        "The room for the output is as wide as the queries",
+        _as_wide_as_keys(lambda room, output: room.copy_(output)),
+    ),
+    (
+        "added",
+        "The output is added to zeros that are as wide as the queries",
+        _as_wide_as_keys(lambda room, output: room + output),
+    ),
+):
+    _alone(
+        f"take-values-as-wide-as-keys-{_id}",
+        _title,
+        "Right where a value is as wide as a key; V is (B, h, Lk, d_v), and d_v may be another number.",
+        "the output has the width of V: V.size(-1).",
+        "take",
+        _wrong,
+    )
+_alone(
+    "take-values-as-keys",
+    "The scores are made from Q and V; K is not used",
+    "Right only where K and V are one tensor.",
+    "scores are made from Q and K; the weights mix V.",
+    "take",
+    lambda Q, K, V: (Q, V, V),
+)
+_alone(
+    "take-keys-up-to-Lq",
+    "Keys and values are cut to the number of queries",
+    "Right where Lq = Lk; otherwise the last keys are lost.",
+    "K and V have a length of their own: K.size(-2).",
+    "take",
+    lambda Q, K, V: (Q, K[:, :, : Q.size(2)], V[:, :, : Q.size(2)]),
+)
+for _id, _title, _effect, _wrong in (
+    (
+        "three",
+        "Output, weights and scores come back: three tensors",
+        "Whoever unpacks two of them gets an error.",
+        lambda output, weights, scores: (output, weights, scores),
+    ),
+    (
+        "tokens-before-heads",
+        "The output is (B, Lq, h, d_v): tokens before heads",
+        "Joining the heads comes later.",
+        lambda output, weights, scores: (output.transpose(1, 2), weights),
+    ),
+    (
+        "joined",
+        "The output is (B, Lq, h·d_v): the heads are joined already",
+        "Joining the heads comes later.",
+        lambda output, weights, scores: (output.transpose(1, 2).flatten(2), weights),
+    ),
+    (
+        "summed-over-heads",
+        "The output is summed over the heads",
+        "One result is left of h.",
+        lambda output, weights, scores: (output.sum(1), weights),
+    ),
+    (
+        "averaged-over-heads",
+        "The output is averaged over the heads",
+        "One result is left of h.",
+        lambda output, weights, scores: (output.mean(1), weights),
+    ),
+    (
+        "weights-of-one-example",
+        "The weights of the first example only come back",
+        "The axis of the batch is missing.",
+        lambda output, weights, scores: (output, weights[0]),
+    ),
+    (
+        "one-example",
+        "Output and weights of the first example only come back",
+        "The axis of the batch is missing.",
+        lambda output, weights, scores: (output[0], weights[0]),
+    ),
+    (
+        "squeezed",
+        "Axes of size 1 are taken away from output and weights: squeeze()",
+        "One example, one head or one token loses its axis.",
+        lambda output, weights, scores: (output.squeeze(), weights.squeeze()),
+    ),
+    (
+        "output-as-float32",
+        "The output comes back in float32, whatever the inputs are",
+        "torch.zeros makes float32 unless it is told the dtype.",
+        lambda output, weights, scores: (output.float(), weights),
+    ),
+    (
+        "weights-as-float32",
+        "The weights come back in float32, whatever the inputs are",
+        "torch.zeros makes float32 unless it is told the dtype.",
+        lambda output, weights, scores: (output, weights.float()),
+    ),
+    (
+        "scores-unscaled",
+        "The scores, not divided by √d_k, come back in place of the weights",
+        "The output is right; the heatmaps show numbers that are no weights.",
+        lambda output, weights, scores: (output, scores * math.sqrt(output.size(-1))),
+    ),
+    (
+        "output-twice",
+        "The output comes back twice, and no weights",
+        "The second is to be the weights.",
+        lambda output, weights, scores: (output, output),
+    ),
+):
+    _alone(
+        f"give-{_id}",
+        _title,
+        _effect,
+        "return output, weights: (B, h, Lq, d_v) and (B, h, Lq, Lk).",
+        "give",
+        _wrong,
+    )

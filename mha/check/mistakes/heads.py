@@ -174,7 +174,11 @@ for _id, _title, _wrong in (
     ("over-batch", "The examples are added up: (L, d_out)", lambda x, W: (x @ W.T).sum(0)),
     ("over-tokens", "The tokens are added up: (B, d_out)", lambda x, W: (x @ W.T).sum(1)),
     ("flat", "Examples and tokens share an axis: (B·L, d_out)", lambda x, W: (x @ W.T).flatten(0, 1)),
-    ("squeezed", "Axes of size 1 are taken away: squeeze()", lambda x, W: (x @ W.T).squeeze()),
+    (
+        "squeezed",
+        "Axes of size 1 are taken away from the projection: squeeze()",
+        lambda x, W: (x @ W.T).squeeze(),
+    ),
 ):
     _projected(
         f"project-{_id}",
@@ -598,7 +602,7 @@ _split(
 )
 _split(
     "split-along-the-length",
-    "The heads are laid one behind the other along the tokens: (B, h·L, d_k)",
+    "The cut heads are put one behind the other along the tokens: (B, h·L, d_k)",
     "torch.cat lengthens an axis that is there; a new axis is wanted.",
     "torch.stack(x.chunk(num_heads, dim=-1), dim=1).",
     lambda x, num_heads: torch.cat(x.chunk(num_heads, dim=-1), dim=1),
@@ -673,7 +677,7 @@ _split(
 )
 _split(
     "split-squeezed",
-    "Axes of size 1 are taken away: squeeze()",
+    "Axes of size 1 are taken away from the split heads: squeeze()",
     "A batch of one example, or one token, loses its axis.",
     "keep all four axes: no squeeze().",
     lambda x, num_heads: _right_heads(x, num_heads).squeeze(),
@@ -930,7 +934,7 @@ _merge(
 )
 _merge(
     "merge-squeezed",
-    "Axes of size 1 are taken away: squeeze()",
+    "Axes of size 1 are taken away from the joined heads: squeeze()",
     "A batch of one example, or one token, loses its axis.",
     "keep all three axes: no squeeze().",
     lambda x: merge(x).squeeze(),
@@ -946,7 +950,7 @@ _merge(
 )
 _merge(
     "merge-stacked-behind",
-    "The heads are stacked on the last axis: (B, L, d_k, h)",
+    "The heads are stacked, not joined: (B, L, d_k, h)",
     "torch.stack makes a new axis; an axis that is there is to grow.",
     "torch.cat(x.unbind(1), dim=-1).",
     lambda x: x.permute(0, 2, 3, 1),
@@ -1016,7 +1020,7 @@ _merge(
 )
 _merge(
     "merge-without-first-head",
-    "The first head is left out: the loop starts at 1",
+    "In joining, the first head is left out: the loop starts at 1",
     "d_k numbers are missing in each row.",
     "range(h) starts at 0.",
     lambda x: x[:, 1:].transpose(1, 2).flatten(2),
@@ -1024,7 +1028,7 @@ _merge(
 )
 _merge(
     "merge-without-last-head",
-    "The last head is left out: the loop ends one too early",
+    "In joining, the last head is left out: the loop ends one too early",
     "d_k numbers are missing in each row.",
     "range(h) ends at h - 1.",
     lambda x: x[:, :-1].transpose(1, 2).flatten(2),
@@ -1460,20 +1464,3 @@ _repeated(
         x[:, :, None].expand(-1, -1, n_rep, -1, -1).view(x.size(0), x.size(1) * n_rep, *x.shape[2:])
     ),
 )
-
-
-# ---------------------------------------------------------------- nothing
-
-for _stage, _name in (
-    ("project", "projection"),
-    ("split_give", "split"),
-    ("merge_give", "join"),
-    ("repeat", "repetition"),
-):
-    mistake(
-        f"{_stage.removesuffix('_give')}-returns-nothing",
-        f"Nothing comes back from the {_name}: the return is missing",
-        "The result is None.",
-        "return the result: a tensor method gives a new tensor, and leaves x as it is.",
-        stage=_stage,
-    )(lambda *_: None)

@@ -471,14 +471,3 @@ def _(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 )
 def _(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return (*shapes[:3], shapes[4], shapes[3], *shapes[5:])
-
-
-@mistake(
-    "shapes-nothing",
-    "No shapes come back: the return is missing",
-    "The result is None; what is printed is not returned.",
-    "return the seven tuples.",
-    stage="shape_give",
-)
-def _(shapes: tuple[tuple[int, ...], ...]) -> None:
-    return None
