@@ -1,6 +1,7 @@
 """Taking heads out of a layer: the stages, and the layers on which it is tried."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,8 +85,17 @@ def prune(s: Mapping[str, Stage], layer: mha.MultiHeadAttention, keep: list[int]
 
 def weights_of(given: nn.Module | Mapping[str, Any]) -> Weights:
     """Return the weights of a layer, or of a dict of them, by the short names of `Weights`."""
-    named = given.named_parameters() if isinstance(given, nn.Module) else given.items()
+    named = given.named_parameters() if isinstance(given, nn.Module) else _entries(given)
     return {_short(str(name)): _tensor(x) for name, x in named if x is not None}
+
+
+def _entries(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a dict; a projection in it stands for its weight and its bias."""
+    for name, x in given.items():
+        if isinstance(x, nn.Linear):
+            yield from ((f"{name}.{kind}", parameter) for kind, parameter in x.named_parameters())
+        else:
+            yield name, x
 
 
 def _tensor(x: Any) -> Any:
@@ -99,6 +109,15 @@ def _short(name: str) -> str:
     return matrix.replace("W_", "b_") if kind == "bias" else matrix
 
 
+def _renamed(seen: dict[str, Any]) -> dict[str, Any]:
+    """Return the weights by their short names, and that some of them had others, such as Wq or q_proj."""
+    found = {name: re.fullmatch(r"(w|b|bias)?_?([qkvo])(_proj)?", name.lower()) for name in seen}
+    names = {name: f"{'b' if m[1] in ('b', 'bias') else 'W'}_{m[2]}" for name, m in found.items() if m}
+    if all(name == short for name, short in names.items()):
+        return seen
+    return {**{names.get(name, name): x for name, x in seen.items()}, "other names": True}
+
+
 def look_at(given: Any, layer: mha.MultiHeadAttention, num_heads: int) -> Any:
     """Return the weights that an answer gave, in a dict or in a layer, and what a layer has wrong besides.
 
@@ -106,15 +125,17 @@ def look_at(given: Any, layer: mha.MultiHeadAttention, num_heads: int) -> Any:
         layer: that they were cut out of.
         num_heads: how many heads there are to be.
     """
-    if isinstance(given, Mapping):
-        return weights_of(given)
-    if not isinstance(given, nn.Module):
+    if not isinstance(given, nn.Module | Mapping):
         return tuple(given) if isinstance(given, list) else given
     seen: dict[str, Any] = weights_of(given)
-    widths = [min(seen[name].shape) for name in ("W_q", "W_k", "W_v") if name in seen]
-    said = getattr(given, "num_heads", num_heads)
+    # A layer tells it by an attribute; a dict may.
+    said = getattr(given, "num_heads", seen.pop("num_heads", num_heads))
+    matrices = [seen.get(name) for name in ("W_q", "W_k", "W_v")]
+    widths = [min(W.shape) for W in matrices if isinstance(W, Tensor) and W.ndim]
     if said != num_heads and said * layer.d_k not in widths:  # nor as many as it has
         seen["num_heads"] = said
+    if isinstance(given, Mapping):
+        return _renamed(seen)
     shared = None if given is layer else _shared(given, layer)
     return seen if shared is None else {**seen, shared: True}
 

@@ -139,6 +139,42 @@ def _(num_heads: int, world_size: int) -> list[list[int]]:
 
 
 @mistake(
+    "shard-first-rank-missing",
+    "There is no shard for the first rank",
+    "The first heads are in no shard: the ranks are counted from 1, range(1, world_size).",
+    "ranks run from 0 to world_size - 1: range(world_size).",
+    stage="shard_heads",
+)
+def _(num_heads: int, world_size: int) -> list[list[int]]:
+    return shard_heads(num_heads, world_size)[1:]
+
+
+@mistake(
+    "shard-last-rank-missing",
+    "There is no shard for the last rank",
+    "The last heads are in no shard: the loop ends one too early.",
+    "ranks run from 0 to world_size - 1: range(world_size).",
+    stage="shard_heads",
+)
+def _(num_heads: int, world_size: int) -> list[list[int]]:
+    return shard_heads(num_heads, world_size)[:-1]
+
+
+@mistake(
+    "shard-each-head-cut",
+    "Each head is cut into world_size pieces: every rank has d_k / world_size rows of all heads",
+    "No rank can work out the weights of a head: its scores need all d_k numbers.",
+    "whole heads: rank r has the heads r·h/n to (r + 1)·h/n.",
+    stage="prune_rows",
+    also={"shard_heads": shard_heads},
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    world_size, rank = num_heads // len(heads), heads[0] // len(heads)
+    width = d_k // world_size
+    return torch.arange(num_heads * d_k).view(num_heads, d_k)[:, rank * width : (rank + 1) * width].flatten()
+
+
+@mistake(
     "shard-rows-dealt",
     "Single rows are dealt out to the ranks in turn: rank r gets rows r, r + n, r + 2n …",
     "Each shard has a few rows of every head, and none of them whole.",
@@ -264,7 +300,20 @@ def _(shards: list[Weights], num_heads: int) -> Any:
 )
 def _(shards: list[Weights], num_heads: int) -> Any:
     for one in shards:
-        load_into_new(one, num_heads // len(shards))
+        load_into_new(one, num_heads // len(shards), one["W_q"].size(1))
+    return shards
+
+
+@mistake(
+    "shard-new-layer-too-narrow",
+    "The weights are loaded into a new MultiHeadAttention of d_model / world_size and the shard's heads",
+    "It takes and gives tokens of fewer than d_model numbers: an error.",
+    "d_model has to stay: copy the layer, then give it the smaller matrices.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    for one in shards:
+        load_into_new(one, num_heads // len(shards), one["W_q"].size(0))
     return shards
 
 

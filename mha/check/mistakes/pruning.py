@@ -62,6 +62,28 @@ def _(keep: list[int], num_heads: int) -> list[int]:
 
 
 @mistake(
+    "prune-last-heads",
+    "The last len(keep) heads are kept, whichever were asked for",
+    "The shapes are right, and the heads are other ones.",
+    "the numbers in keep say which rows to take: head i has rows i·d_k to (i + 1)·d_k.",
+    stage="prune_kept",
+)
+def _(keep: list[int], num_heads: int) -> list[int]:
+    return list(range(num_heads - len(keep), num_heads))
+
+
+@mistake(
+    "prune-keep-reversed",
+    "The heads come out in the reverse order of keep",
+    "The output is the same, since W_o adds the heads up; but head 0 of the new layer is not keep[0].",
+    "put the rows of each head behind those that are there: torch.cat([rows, new]).",
+    stage="prune_kept",
+)
+def _(keep: list[int], num_heads: int) -> list[int]:
+    return keep[::-1]
+
+
+@mistake(
     "prune-counted-from-1",
     "Heads are counted from 1",
     "Each head is the one before it; head 0 becomes the last, as negative numbers count from the end.",
@@ -145,6 +167,17 @@ def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
 )
 def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
     return torch.tensor([head + num_heads * n for n in range(d_k) for head in heads], dtype=torch.long)
+
+
+@mistake(
+    "prune-number-by-number",
+    "The rows of the heads come out number by number: number 0 of each head, then number 1 …",
+    "The right rows in the wrong order: each head of the new layer is a mixture.",
+    "all rows of keep[0] first, then those of keep[1]: no transpose before flatten.",
+    stage="prune_rows",
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    return torch.tensor([head * d_k + n for n in range(d_k) for head in heads], dtype=torch.long)
 
 
 _D_K_ANEW = "d_k is worked out anew, as d_model / len(keep)"
@@ -307,6 +340,17 @@ def _(weights: Weights, rows: Tensor) -> Tensor:
     return weights["W_q"][rows]
 
 
+@mistake(
+    "prune-v-scaled-up",
+    "W_v is multiplied by h / h kept, as if it were dropout",
+    "The output is larger than with the other heads silent.",
+    "W_o adds the heads up, it does not average them: leave the numbers as they are.",
+    stage="prune_v",
+)
+def _(weights: Weights, rows: Tensor) -> Tensor:
+    return weights["W_v"][rows] / _kept_share(weights, rows)
+
+
 # ---------------------------------------------------------------- W_o
 
 
@@ -374,6 +418,30 @@ def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
 )
 def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
     return weights["W_o"][rows].reshape(weights["W_o"].size(0), -1)
+
+
+@mistake(
+    "prune-o-zeroed",
+    "W_o keeps its size, with the other heads' columns set to zero",
+    "An error about shapes: the joined row is shorter now.",
+    "leave the columns out: W_o[:, rows].",
+    stage="prune_o",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    return _zeroed(weights["W_o"].T, rows).T
+
+
+@mistake(
+    "prune-o-interleaved-by-number",
+    "The columns of W_o are viewed as (d_k, h), and columns of that are taken",
+    "The rows fit the heads, and the columns do not: every output is another one.",
+    "view W_o as (d_model, h, d_k), and take [:, keep].",
+    stage="prune_o",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    d_k = weights["W_o"].size(1) // num_heads
+    columns = torch.arange(d_k)[:, None] * num_heads + rows[::d_k] // d_k
+    return weights["W_o"][:, columns.flatten()]
 
 
 @mistake(
@@ -449,6 +517,17 @@ def _(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
 def _(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
     kept = prune_biases(weights, rows, num_heads)
     return {name: x if name == "b_o" else kept["b_q"] for name, x in kept.items()}
+
+
+@mistake(
+    "prune-biases-zero",
+    "The biases are zeros: those of new projections, into which no bias was copied",
+    "Right for a layer without biases; others lose theirs.",
+    "copy a head's rows of b_q, b_k and b_v, and b_o as it is.",
+    stage="prune_biases",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Weights:
+    return {name: torch.zeros_like(x) for name, x in prune_biases(weights, rows, num_heads).items()}
 
 
 @mistake(
@@ -631,6 +710,30 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
 
 
 @mistake(
+    "prune-num-heads-of-removed",
+    "num_heads of the new layer is the number of heads that were removed",
+    "The rows that are left are cut into the wrong number of heads: an error, or other numbers.",
+    "num_heads = len(keep).",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    kept = weights["W_q"].size(0) // layer.d_k
+    removed = layer.num_heads - kept
+    return weights if kept == removed else {**weights, "num_heads": removed}
+
+
+@mistake(
+    "prune-other-names",
+    "The right matrices under other names than W_q, W_k, W_v, W_o",
+    "Whoever looks one up by its name does not find it.",
+    "the names of the docstring: W_q, W_k, W_v, W_o and b_q, b_k, b_v, b_o.",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    return {**weights, "other names": True}
+
+
+@mistake(
     "prune-shares-memory",
     "The new layer's weights are views of the old one's",
     "The numbers are right, but training the one changes the other.",
@@ -671,14 +774,25 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
     stage="prune_give",
 )
 def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
-    load_into_new(weights, weights["W_q"].size(0) // layer.d_k)
+    load_into_new(weights, weights["W_q"].size(0) // layer.d_k, layer.d_model)
     return weights
 
 
-def load_into_new(weights: Weights, num_heads: int) -> None:
-    """Load the weights into a new layer that is as wide: it raises unless all heads are there."""
-    made = drawing_nothing(
-        lambda: mha.MultiHeadAttention(weights["W_q"].size(1), num_heads, bias="b_o" in weights)
-    )
+@mistake(
+    "prune-new-layer-too-narrow",
+    "The weights are loaded into a new MultiHeadAttention(len(keep) * d_k, len(keep))",
+    "It takes and gives tokens of fewer than d_model numbers: an error.",
+    "d_model has to stay: copy the layer, then give it the smaller matrices.",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    width = weights["W_q"].size(0)
+    load_into_new(weights, width // layer.d_k, width)
+    return weights
+
+
+def load_into_new(weights: Weights, num_heads: int, d_model: int) -> None:
+    """Load the weights into a new layer, which raises unless its heads are as wide as theirs."""
+    made = drawing_nothing(lambda: mha.MultiHeadAttention(d_model, num_heads, bias="b_o" in weights))
     kinds = {"W": "weight", "b": "bias"}
     made.load_state_dict({f"W_{name[2:]}.{kinds[name[0]]}": x for name, x in weights.items()})
