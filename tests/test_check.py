@@ -38,7 +38,7 @@ NAMED = {
     "17": {"mask-half-overflow"},
     "18": {"mask-inverted"},
     "20": {"mask-ignored"},
-    "22": {"mask-empty-row-nan", "mask-renormalised-nan"},
+    "22": {"mask-empty-row-nan"},
     "23": {"mask-empty-row-uniform"},
     "26": {"causal-excludes-self"},
     "27": {"causal-sees-next"},
