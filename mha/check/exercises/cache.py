@@ -1,9 +1,11 @@
 """The cache of keys and values, and attention with it: their stages, and how they are tried."""
 
+import contextlib
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +19,29 @@ from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.masks import causal
 
 
+@dataclass
+class Kept:
+    """What one cache holds, and what has been appended to it."""
+
+    k: Tensor | None = None
+    v: Tensor | None = None
+    steps: int = 0  # as many as were appended since the last reset
+    tokens: int = 0  # in these steps
+    last: int = 0  # in the last of them
+    ever: int = 0  # those before a reset too
+    given: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what a stage chose to remember
+
+
+def cache_new(shared: Kept) -> Kept:
+    """Each cache has its own keys and values; `shared` would be one and the same for all of them."""
+    return Kept()
+
+
+def cache_take(c: Kept, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys are taken for keys, values for values."""
+    return k, v
+
+
 def cache_keys(kept: Tensor | None, new: Tensor) -> Tensor:
     """New keys go behind those that are kept."""
     return new if kept is None else torch.cat([kept, new], dim=2)
@@ -27,22 +52,24 @@ def cache_values(kept: Tensor | None, new: Tensor) -> Tensor:
     return new if kept is None else torch.cat([kept, new], dim=2)
 
 
-def cache_give(k_all: Tensor, v_all: Tensor, k: Tensor, v: Tensor) -> Any:
-    """Return all keys and all values."""
-    return k_all, v_all
+def cache_give(c: Kept, k: Tensor, v: Tensor) -> Any:
+    """Return all keys and all values; k and v are the new ones."""
+    return c.k, c.v
 
 
-def cache_reset(k: Tensor | None, v: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def cache_reset(c: Kept) -> tuple[Tensor | None, Tensor | None]:
     """Nothing is left."""
     return None, None
 
 
-def cache_length(k: Tensor | None, v: Tensor | None, calls: int) -> int:
+def cache_length(c: Kept) -> int:
     """The number of tokens."""
-    return 0 if k is None else k.size(2)
+    return 0 if c.k is None else c.k.size(2)
 
 
 CACHE: dict[str, Stage] = {
+    "cache_new": cache_new,
+    "cache_take": cache_take,
     "cache_keys": cache_keys,
     "cache_values": cache_values,
     "cache_give": cache_give,
@@ -54,59 +81,123 @@ CACHE: dict[str, Stage] = {
 class StagedCache:
     """A cache that does what its stages say."""
 
-    def __init__(self, stages: Mapping[str, Stage]) -> None:
-        self._stages, self._k, self._v, self._calls = stages, None, None, 0
+    def __init__(self, stages: Mapping[str, Stage], shared: Kept) -> None:
+        self._stages, self._kept = stages, stages["cache_new"](shared)
 
     def append(self, k: Tensor, v: Tensor) -> Any:
         """Add new tokens."""
-        self._calls += 1
-        self._k = self._stages["cache_keys"](self._k, k)
-        self._v = self._stages["cache_values"](self._v, v)
-        return self._stages["cache_give"](self._k, self._v, k, v)
+        c, s = self._kept, self._stages
+        new_k, new_v = s["cache_take"](c, k, v)
+        c.k, c.v = s["cache_keys"](c.k, new_k), s["cache_values"](c.v, new_v)
+        c.steps, c.last = c.steps + 1, k.size(2)
+        c.tokens, c.ever = c.tokens + c.last, c.ever + c.last
+        return s["cache_give"](c, k, v)
 
     def reset(self) -> None:
         """Forget."""
-        self._k, self._v = self._stages["cache_reset"](self._k, self._v)
-        self._calls = 0
+        c = self._kept
+        c.k, c.v = self._stages["cache_reset"](c)
+        c.steps = c.tokens = c.last = 0
 
     def __len__(self) -> int:
-        return self._stages["cache_length"](self._k, self._v, self._calls)
+        return self._stages["cache_length"](self._kept)
 
 
-Step = tuple[Tensor, Tensor] | Callable[[Any], int] | None  # keys and values, `len`, or None for a reset
+SWAP = "swap"  # a step: go on with a second cache, or back to the first
+Step = tuple[Tensor, Tensor] | Callable[[Any], int] | str | None  # keys and values, `len`, SWAP, a reset
+
+
+def _named_step(step: Step) -> str:
+    if isinstance(step, tuple):
+        return f"append {step[0].size(2)}"
+    return step if isinstance(step, str) else "reset"
 
 
 class Steps(list[Step]):
     """Steps that can be read in a verdict: "append 2, reset, append 1"."""
 
+    def __deepcopy__(self, memo: object) -> "Steps":
+        return Steps(tuple(x.clone() for x in step) if isinstance(step, tuple) else step for step in self)
+
     def __repr__(self) -> str:
-        names = ["reset" if step is None else f"append {step[0].size(2)}" for step in self if step is not len]
-        return ", ".join(names) or "nothing appended"
+        return ", ".join(_named_step(step) for step in self if step is not len) or "nothing appended"
 
 
-def use_cache(make: Callable[[], Any], steps: list[Step]) -> list[Any]:
+def missing(name: str) -> Exception:
+    """Return the error that says that a cache lacks what was asked for."""
+    if name == "__len__":
+        return TypeError("len(cache) asks for a method __len__, and the class has none")
+    return AttributeError(f"the class has no method {name}")
+
+
+def other_arguments(of: str) -> Exception:
+    """Return the error that says that something takes other arguments than it will be given."""
+    return TypeError(f"it has to be called as {of}")
+
+
+def _call(function: Callable[..., Any], *arguments: Any, of: str) -> Any:
+    try:
+        return function(*arguments)
+    except TypeError:
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError:
+            raise other_arguments(of) from None
+        raise
+
+
+def _method(cache: Any, name: str) -> Callable[..., Any]:
+    # A method that Python looks up by itself has to be the class's.
+    if not hasattr(type(cache) if name == "__len__" else cache, name):
+        raise missing(name)
+    return getattr(cache, name)
+
+
+def use_cache(make: Callable[[], Any], steps: list[Step]) -> dict[str, Any]:
     """Append the steps' keys and values, reset, and ask for the length; return all that is to be seen.
 
     That is each length, what each append returned, and what has become of it at the end.
     """
-    cache = make()
-    seen: list[Any] = []
-    returned = []
+    caches, seen, returned = [_call(make, of="KVCache()")], {}, {}
+    done = 0
     for step in steps:
-        if step is None:
-            cache.reset()
-        elif callable(step):
-            seen.append(step(cache))
+        cache = caches[0]
+        if step is len:
+            _method(cache, "__len__")
+            seen[f"len() {f'after step {done}' if done else 'at first'}"] = len(cache)
+            continue
+        done += 1
+        if isinstance(step, str):
+            caches = [caches[1] if len(caches) > 1 else make(), cache]
+        elif step is None:
+            _method(cache, "reset")()
         else:
-            given = cache.append(*step)
-            returned.append(tuple(given) if isinstance(given, list) else given)
-            seen.append(copy.deepcopy(returned[-1]))
-    return seen + returned
+            given = _call(_method(cache, "append"), *step, of="append(k, v)")
+            parts = _parts(f"step {done}, {_named_step(step)}", given)
+            returned |= parts
+            seen |= {name: x.clone() if isinstance(x, Tensor) else x for name, x in parts.items()}
+    return seen | {"what was returned, at the end": returned}
+
+
+def _parts(name: str, given: Any) -> dict[str, Any]:
+    """Return what append returned, by name, keys and values apart."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return {name: given}
+    return {f"{name}: {part}": _room_cut(x) for part, x in zip(("keys", "values"), given, strict=True)}
+
+
+def _room_cut(x: Any) -> Any:
+    """Return keys or values with one token of zeros at most at their end: a buffer has any size."""
+    if not isinstance(x, Tensor) or x.ndim != 4:
+        return x
+    filled = x.ne(0).any(dim=3).any(dim=1).any(dim=0)
+    return x[:, :, : int(filled.nonzero().max()) + 2 if filled.any() else 1]
 
 
 def cache(s: Mapping[str, Stage], steps: list[Step]) -> Any:
-    """Use a cache with these stages."""
-    return use_cache(lambda: StagedCache(s), steps)
+    """Use caches with these stages."""
+    shared = Kept()
+    return use_cache(lambda: StagedCache(s, shared), steps)
 
 
 def cached_start(cache: mha.KVCache, L: int) -> int:
@@ -139,6 +230,11 @@ def cached_append(cache: mha.KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Ten
     return cache.append(k, v)
 
 
+def cached_hide(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Take what may not be seen out of the softmax."""
+    return scores.masked_fill(allowed == 0, -math.inf)
+
+
 def cached_give(output: Tensor) -> Any:
     """(B, h, L new, d_k)."""
     return output
@@ -154,6 +250,7 @@ CACHED: dict[str, Stage] = {
     "score": score,
     "scale": scale,
     "causal": causal,
+    "cached_hide": cached_hide,
     "softmax": softmax,
     "weigh": weigh,
     "cached_give": cached_give,
@@ -167,20 +264,21 @@ def cached(s: Mapping[str, Stage], q: Tensor, k: Tensor, v: Tensor, cache: mha.K
     q, k = s["turn_queries"](q, positions), s["turn_keys"](k, positions)
     k, v = s["cached_append"](cache, k, s["turn_values"](v, positions))
     scores = s["scale"](s["score"](q, k), q.size(-1), num_heads)
-    scores = scores.masked_fill(s["causal"](L, k.size(2)) == 0, -math.inf)
+    scores = s["cached_hide"](scores, s["causal"](L, k.size(2)))
     return s["cached_give"](s["weigh"](s["softmax"](scores, q.size(-1)), v))
 
 
 def _cache_probes() -> list[Probe]:
-    def tokens(L: int, seed: int, B: int = 2, h: int = 3) -> tuple[Tensor, Tensor]:
-        k, v = random_tensors((B, h, L, 4), (B, h, L, 5), seed=seed)
+    def tokens(L: int, seed: int, B: int = 2, h: int = 3, d_v: int = 5) -> tuple[Tensor, Tensor]:
+        k, v = random_tensors((B, h, L, 4), (B, h, L, d_v), seed=seed)
         return k, v
 
     def measured(*steps: Step) -> list[Step]:
         """Ask for the length before and after each step."""
         return [len, *(part for step in steps for part in (step, len))]
 
-    one, two, three = tokens(1, 1, B=1, h=1), tokens(1, 2, B=1, h=1), tokens(1, 3, B=1, h=1)
+    one, two, three = (tokens(1, seed, B=1, h=1, d_v=4) for seed in (1, 2, 3))
+    prompt, later, again = (tokens(L, seed, d_v=4) for L, seed in ((3, 10), (2, 11), (3, 12)))
     rows: list[tuple[str, str, list[Step]]] = [
         ("an empty cache", "cache_length", measured()),
         ("one token", "cache_length", measured(one)),
@@ -188,6 +286,7 @@ def _cache_probes() -> list[Probe]:
         ("several tokens at once", "cache_length", measured(tokens(4, 4))),
         ("several tokens, then one", "cache_keys", measured(tokens(4, 4), tokens(1, 5))),
         ("several at once after several", "cache_keys", measured(tokens(2, 6), tokens(5, 7), tokens(1, 8))),
+        ("values as wide as keys", "cache_take", measured(prompt, later, again)),
         ("a reset", "cache_reset", measured(tokens(2, 6), tokens(1, 7), None)),
         (
             "a new sequence after a reset",
@@ -195,19 +294,63 @@ def _cache_probes() -> list[Probe]:
             measured(tokens(3, 4), None, tokens(2, 9), tokens(1, 5)),
         ),
         ("a reset of an empty cache", "cache_reset", measured(None, one)),
+        ("a reset after one step, values as wide as keys", "cache_reset", measured(prompt, None, again)),
+        ("two caches in turn", "cache_new", measured(prompt, SWAP, later, SWAP, later)),
         # As some mistakes show in the length, and some raise there, others are looked for without it.
         (
             "lengths never asked for",
             "cache_values",
             [tokens(2, 6), tokens(1, 5), None, tokens(3, 4), tokens(1, 7)],
         ),
+        (
+            "two caches, and neither lengths nor resets",
+            "cache_new",
+            [prompt, later, SWAP, again, SWAP, later],
+        ),
         ("the length at the end only", "cache_length", [tokens(2, 6), tokens(1, 5), len]),
+        ("values as wide as keys, and a reset", "cache_reset", measured(prompt, later, None, again)),
     ]
     return [Probe(shows, stage, {"steps": Steps(steps)}) for shows, stage, steps in rows]
 
 
+@contextlib.contextmanager
+def _as_it_was(answer: type) -> Iterator[None]:
+    """Let what a class keeps for all its caches hold nothing at first, and be put back afterwards.
+
+    So what one input left behind there does not show on the next.
+    """
+    kept = {name: x for name, x in vars(answer).items() if isinstance(x, list | dict | Tensor | None)}
+    functions = [x for x in vars(answer).values() if inspect.isfunction(x) and x.__defaults__]
+    defaults = [function.__defaults__ for function in functions]
+    try:
+        for name, x in kept.items():
+            if not name.startswith("__"):
+                setattr(answer, name, _without_tensors(x))
+        for function, values in zip(functions, defaults, strict=True):
+            function.__defaults__ = tuple(map(_without_tensors, values))
+        yield
+    finally:
+        for name, x in kept.items():
+            if not name.startswith("__"):
+                setattr(answer, name, x)
+        for function, values in zip(functions, defaults, strict=True):
+            function.__defaults__ = values
+
+
+def _without_tensors(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return None
+    if isinstance(x, list | dict) and any(isinstance(item, Tensor) for item in x):
+        return type(x)()
+    return copy.copy(x) if isinstance(x, list | dict) else x
+
+
 def _as_a_cache(answer: Any) -> Any:
-    return driven(answer, use_cache) if inspect.isclass(answer) else answer
+    def use(answer: type, steps: list[Step]) -> dict[str, Any]:
+        with _as_it_was(answer):
+            return use_cache(answer, steps)
+
+    return driven(answer, use) if inspect.isclass(answer) else answer
 
 
 class _Cache(mha.KVCache):
@@ -217,6 +360,26 @@ class _Cache(mha.KVCache):
         return isinstance(other, _Cache)
 
     __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"of {len(self)} tokens"
+
+    def __deepcopy__(self, memo: object) -> "_Cache":
+        other = _Cache()
+        if self._k is not None and self._v is not None:
+            other.append(self._k.clone(), self._v.clone())
+        return other
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_such_method()
+
+    def __getitem__(self, index: object) -> Any:
+        raise no_such_method()
+
+
+def no_such_method() -> AttributeError:
+    """Return the error that says what a cache can do, to those who take it for another."""
+    return AttributeError("the cache has append(k, v), reset() and len(cache), and nothing else")
 
 
 def _cached_probes() -> list[Probe]:
