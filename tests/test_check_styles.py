@@ -387,7 +387,11 @@ WRONG = [
     ("shapes", lambda *s: tuple(shapes_yielded(*s))[:-1], "shapes-last-left-out"),
     ("shapes", lambda *s: [shape[1:] for shape in shapes_yielded(*s)], "shapes-no-batch"),
     ("linear_projection", lambda x, W: F.relu(F.linear(x, W)), "project-activation"),
-    ("linear_projection", lambda x, W: nn.Linear(4, len(W), dtype=W.dtype)(x), "project-drawn-weight-and-bias"),
+    (
+        "linear_projection",
+        lambda x, W: nn.Linear(4, len(W), dtype=W.dtype)(x),
+        "project-drawn-weight-and-bias",
+    ),
     ("output_projection", lambda x, W: torch.einsum("bli,oi->bol", x, W), "project-axes-exchanged"),
     ("split_heads", lambda x, n: x.split(x.size(-1) // n, dim=-1), "split-in-a-tuple"),
     ("split_heads", lambda x, n: torch.cat(x.chunk(n, dim=2), dim=0), "split-batch-behind-heads"),
