@@ -1030,6 +1030,12 @@ for _id, _title, _effect, _wrong in (
         lambda Q, K: score(Q, K).index_fill(-1, torch.arange(Q.size(-2), K.size(-2)), 0.0),
     ),
     (
+        "without-last-number",
+        "The last number of queries and keys is left out: the loop ends one too early",
+        "range(d_k) ends at d_k - 1 by itself.",
+        lambda Q, K: score(Q[..., :-1], K[..., :-1]),
+    ),
+    (
         "first-head-only",
         "Only the first head has scores; those of the others stay 0",
         "The other heads attend evenly.",
@@ -1669,6 +1675,14 @@ _alone(
     lambda Q, K, V: (Q, V, V),
 )
 _alone(
+    "take-last-query",
+    "Only the last query asks: output and weights have one row",
+    "That is one step of generating with a cache; here all queries come at once.",
+    "use the whole of Q: no Q[:, :, -1:].",
+    "take",
+    lambda Q, K, V: (Q[:, :, -1:], K, V),
+)
+_alone(
     "take-keys-up-to-Lq",
     "Keys and values are cut to the number of queries",
     "Right where Lq = Lk; otherwise the last keys are lost.",
@@ -1688,6 +1702,12 @@ for _id, _title, _effect, _wrong in (
         "The output is (B, Lq, h, d_v): tokens before heads",
         "Joining the heads comes later.",
         lambda output, weights, scores: (output.transpose(1, 2), weights),
+    ),
+    (
+        "output-turned",
+        "The output is (B, h, d_v, Lq): its last two axes are exchanged",
+        "V.mT @ weights.mT is the transpose of weights @ V.",
+        lambda output, weights, scores: (output.mT, weights),
     ),
     (
         "joined",
