@@ -134,6 +134,17 @@ def _(d_k: int) -> Tensor:
 
 
 @mistake(
+    "rope-frequencies-as-integers",
+    "The frequencies, or the angles, are rounded down to integers",
+    "Pair 0 is right, all others stand still: 10000 ** (-2i / d_k) is less than 1.",
+    "keep them floats: /, not //, and no .long().",
+    stage="rope_frequencies",
+)
+def _(d_k: int) -> Tensor:
+    return rope_frequencies(d_k).floor()
+
+
+@mistake(
     "rope-frequencies-reversed",
     "The frequencies come in reverse order",
     "The last pair turns fastest instead of the first.",
@@ -368,18 +379,6 @@ def _turn_as_they_are(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
 
 
 @mistake(
-    "rope-angles-transposed",
-    "The angles are (d_k/2, L): the outer product is the wrong way round",
-    "An error about shapes; where L is d_k/2, tokens and pairs change places unnoticed.",
-    "tokens are the rows: positions[:, None] * frequencies, or torch.outer(positions, frequencies).",
-    stage="rope_angles",
-    also={"rope_layout": lambda angles: angles, "rope_turn": _turn_as_they_are},
-)
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return rope_angles(positions, frequencies).T
-
-
-@mistake(
     "rope-positions-ignored-from-1",
     "1, 2, 3, … is used in place of the positions that were given",
     "Even a whole sequence is one too far, and behind a cache each token believes that it is the first.",
@@ -457,15 +456,78 @@ def _(positions: Tensor, frequencies: Tensor) -> Tensor:
 
 
 @mistake(
+    "rope-positions-modulo-length",
+    "The positions are taken modulo L",
+    "Right for a whole sequence; behind a cache a token gets the position of another.",
+    "use the positions as they are given.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions % len(positions)
+
+
+@mistake(
+    "rope-positions-cut-at-length",
+    "Positions from L on are taken for L - 1",
+    "Right for a whole sequence; behind a cache all tokens are at one place.",
+    "use the positions as they are given.",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions.clamp(max=len(positions) - 1)
+
+
+@mistake(
+    "rope-positions-sorted",
+    "The positions are sorted",
+    "Right where they ascend; else tokens get each other's positions.",
+    "token l is at positions[l].",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return positions.sort().values
+
+
+@mistake(
+    "rope-table-of-heads",
+    "The table of angles has x.size(1) positions, as many as there are heads, and is looked up at positions",
+    "A position lies beyond its end, as soon as there is one that is no number of a head.",
+    "work the angles out from positions themselves; the tokens are x.size(-2).",
+    stage="rope_positions",
+)
+def _(positions: Tensor, x: Tensor) -> Tensor:
+    return torch.arange(x.size(1))[positions]
+
+
+def _by_rotate_half(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+    """Turn a whole row, with cos and sin as they come."""
+    turned = torch.cat([a, b], dim=-1) * cos + torch.cat([-b, a], dim=-1) * sin
+    return turned[..., : a.size(-1)], turned[..., a.size(-1) :]
+
+
+def _outer(id: str, title: str, effect: str, angles: Stage) -> None:
+    """Enter a wrong product of positions and frequencies, for halves and for rotate_half."""
+    hint = "tokens are the rows: positions[:, None] * frequencies, or torch.outer(positions, frequencies)."
+    halves = {"rope_layout": lambda angles: angles, "rope_turn": _turn_as_they_are}
+    mistake(id, title, effect, hint, stage="rope_angles", also=halves)(angles)
+    whole = f"{title}; they are laid out twice for rotate_half"
+    mistake(f"{id}-twice", whole, effect, hint, stage="rope_angles", also={"rope_turn": _by_rotate_half})(
+        angles
+    )
+
+
+_outer(
+    "rope-angles-transposed",
+    "The angles are (d_k/2, L): the outer product is the wrong way round",
+    "An error about shapes; where L is d_k/2, tokens and pairs change places unnoticed.",
+    lambda positions, frequencies: rope_angles(positions, frequencies).T,
+)
+_outer(
     "rope-no-outer-product",
     "Positions and frequencies are multiplied one by one, without [:, None]",
     "An error about shapes; where L is d_k/2, every token gets the same angles.",
-    "each position with each frequency: positions[:, None] * frequencies, or torch.outer.",
-    stage="rope_angles",
-    also={"rope_layout": lambda angles: angles, "rope_turn": _turn_as_they_are},
+    lambda positions, frequencies: positions.double() * frequencies,
 )
-def _(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return positions.double() * frequencies
 
 
 @mistake(
@@ -510,15 +572,10 @@ def _(angles: Tensor) -> Tensor:
     "An error about shapes, as soon as there is more than one pair.",
     "with rotate_half the angles stand there twice: torch.cat([angles, angles], dim=-1).",
     stage="rope_layout",
-    also={"rope_turn": lambda a, b, cos, sin: _by_rotate_half(a, b, cos, sin)},
+    also={"rope_turn": _by_rotate_half},
 )
 def _(angles: Tensor) -> Tensor:
     return angles
-
-
-def _by_rotate_half(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
-    turned = torch.cat([a, b], dim=-1) * cos + torch.cat([-b, a], dim=-1) * sin
-    return turned[..., : a.size(-1)], turned[..., a.size(-1) :]
 
 
 @mistake(
@@ -901,6 +958,17 @@ def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 )
 def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return torch.cat([a, b], dim=-1) / math.sqrt(x.size(-1))
+
+
+@mistake(
+    "rope-normalised",
+    "Each row of the result is brought to length 1",
+    "A rotation keeps lengths; these are part of what a query says.",
+    "return the rotated x as it is.",
+    stage="rope_join",
+)
+def _(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(torch.cat([a, b], dim=-1), dim=-1)
 
 
 @mistake(
