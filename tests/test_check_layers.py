@@ -2,6 +2,9 @@
 
 # ruff: noqa: N801 (a hundred layers, each known by the words in its decorator)
 
+import collections
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -11,7 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mha
+from mha.check.catalogue import mistakes_of
+from mha.check.diagnose import judge
+from mha.check.exercises.layer import LAYER
+from mha.check.layers.inputs import layer_probes
 from mha.check.layers.marking import mark_layer
+from mha.check.layers.reading import Reading
+from mha.check.weights import find_projections
 
 RIGHT: dict[str, tuple] = {}
 WRONG: dict[str, tuple] = {}
@@ -680,6 +689,60 @@ class _(Base):
         self.W_q, self.W_k, self.W_v, self.W_o = (nn.LazyLinear(d) for _ in range(4))
 
 
+Named = collections.namedtuple("Named", "weights output")
+
+
+@dataclasses.dataclass
+class Held:
+    context: torch.Tensor
+    attentions: torch.Tensor | None = None
+
+
+for _what, _function in {
+    "a dict": lambda output, weights: {"attn_output": output, "attn_weights": weights},
+    "a dict of more": lambda output, weights: {"out": output, "scores": weights * 2, "probs": weights},
+    "a dataclass": Held,
+    "a named tuple": lambda output, weights: Named(weights, output),
+}.items():
+    right(f"comes back in {_what}")(
+        type("_", (Base,), {"forward": lambda self, *inputs, f=_function: f(*Base.forward(self, *inputs))})
+    )
+
+
+@right("one output matrix per head, of heads that need not divide d_model")
+class _(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        d_k = d_model // num_heads
+        self.W = nn.ParameterDict({n: torch.randn(d_model, num_heads, d_k) * 0.2 for n in "qkv"})
+        self.W["o"] = nn.Parameter(torch.randn(num_heads, d_k, d_model) * 0.2)
+
+    def forward(self, Q, K, V, mask=None):
+        inputs = zip((Q, K, V), "qkv")
+        heads, weights = attend(*(torch.einsum("bld,dhk->bhlk", x, self.W[n]) for x, n in inputs), mask)
+        return torch.einsum("bhlk,hkd->bld", heads, self.W["o"]), weights
+
+
+@right("four in one, (4, d_model, d_model)")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.W = nn.Parameter(torch.randn(4, d, d) * 0.2)
+
+    def project(self, Q, K, V):
+        return Q @ self.W[0], K @ self.W[1], V @ self.W[2]
+
+    def output(self, x):
+        return x @ self.W[3]
+
+
+# ---------------------------------------------------------------- right: a partial class
+
+right("a partial class")(functools.partial(mha.MultiHeadAttention, bias=True))
+right("a partial class with its heads")(functools.partial(mha.MultiHeadAttention, num_heads=2))
+right("a partial class with its width")(functools.partial(mha.MultiHeadAttention, 24))
+right("a partial class with all sizes")(functools.partial(mha.MultiHeadAttention, 24, 3))
+
+
 # ---------------------------------------------------------------- right: built layers
 
 right("built, of its own size")(mha.MultiHeadAttention(24, 3))
@@ -933,9 +996,8 @@ for _id, _function in {
     "give-nothing": lambda pair: None,
     "give-weights-only": lambda pair: pair[1],
     "give-exchanged": lambda pair: pair[::-1],
-    "": lambda pair: {"output": pair[0], "weights": pair[1]},
 }.items():
-    wrong(f"what comes back: {_id or 'a dict'}", *filter(None, [_id]))(
+    wrong(f"what comes back: {_id}", _id)(
         type("_", (Base,), {"forward": lambda self, *inputs, f=_function: f(Base.forward(self, *inputs))})
     )
 
@@ -1022,7 +1084,7 @@ class _(Base):
         return super().forward(Q, K, V)
 
 
-@wrong("no nn.Module", stage="signature")
+@wrong("no nn.Module", "layer-no-module", stage="signature")
 class _:
     def __init__(self, d_model, num_heads):
         pass
@@ -1102,7 +1164,7 @@ class _(Base):
         raise SystemExit(0)
 
 
-@wrong("W_q and W_k are one", "layer-no-parameters")
+@wrong("W_q and W_k are one", "layer-keys-by-w_q")
 class _(Base):
     def build(self, d, h, d_k):
         super().build(d, h, d_k)
@@ -1165,6 +1227,169 @@ def test_a_wrong_layer_is_caught_and_named_where_it_can_be(name):
     assert ids <= {entry.id for entry in result.mistakes}, result.message
     assert stage in (None, result.stage)
     assert result.message.startswith("multi_head_attention: ")
+
+
+# ---------------------------------------------------------------- wrong: too few weights
+
+
+@wrong("one layer under three names", "layer-one-projection-for-all")
+class _(Base):
+    def build(self, d, h, d_k):
+        super().build(d, h, d_k)
+        self.W_k = self.W_v = self.W_q
+
+
+@wrong("no W_v", "layer-values-not-projected")
+class _(Base):
+    def build(self, d, h, d_k):
+        super().build(d, h, d_k)
+        self.W_v = nn.Identity()
+
+
+@wrong("one layer in the place of h", "layer-same-head-for-all")
+class _(PerHead):
+    def build(self, d, h, d_k):
+        for name in "qkv":
+            setattr(self, f"W_{name}", nn.ModuleList([nn.Linear(d, d_k)] * h))
+        self.W_o = nn.Linear(d, d)
+
+
+@wrong("one small W_o for each head", "layer-output-shared-by-heads")
+class _(Base):
+    def build(self, d, h, d_k):
+        super().build(d, h, d_k)
+        self.W_o = nn.Linear(d_k, d, bias=False)
+
+    def output(self, x):
+        return self.W_o(x.unflatten(-1, (self.num_heads, -1))).sum(2)
+
+
+@wrong("numbers of one head only", "layer-projects-to-one-head")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.W_q, self.W_k, self.W_v = (nn.Linear(d, d_k) for _ in range(3))
+        self.W_o = nn.Linear(d_k, d)
+
+
+@wrong("weights that are no parameters", "layer-weights-not-parameters")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.W_q, self.W_k, self.W_v, self.W_o = torch.randn(4, d, d)
+
+    def project(self, Q, K, V):
+        return tuple(x @ W.to(x) for x, W in zip((Q, K, V), (self.W_q, self.W_k, self.W_v)))
+
+    def output(self, x):
+        return x @ self.W_o.to(x)
+
+
+@wrong("layers made in forward", "layer-made-in-forward")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.d = d
+
+    def project(self, *inputs):
+        return tuple(nn.Linear(self.d, self.d).to(x)(x) for x in inputs)
+
+    def output(self, x):
+        return nn.Linear(self.d, self.d).to(x)(x)
+
+
+# ---------------------------------------------------------------- wrong: batch and heads in one axis
+
+
+class Folded(Base):
+    def attend(self, q, k, v, mask):
+        B, h, Lq, d_k = q.shape
+        if mask is not None:
+            mask = self.repeat(mask.expand(B, 1, Lq, k.size(2))[:, 0], h)
+        heads, weights = attend(*(x.reshape(B * h, -1, d_k) for x in (q, k, v)), mask)
+        return self.unfold(heads, B, h), weights.view(B, h, *weights.shape[1:])
+
+    def repeat(self, mask, h):
+        return mask.repeat_interleave(h, 0)
+
+    def unfold(self, x, B, h):
+        return x.view(B, h, *x.shape[1:])
+
+
+right("batch and heads in one axis")(Folded)
+wrong("masks repeated head by head", "mask-repeated-in-the-wrong-order")(
+    type("_", (Folded,), {"repeat": lambda self, mask, h: mask.repeat(h, 1, 1)})
+)
+wrong("unfolded as (h, B)", "merge-unfolded-heads-first")(
+    type("_", (Folded,), {"unfold": lambda self, x, B, h: x.view(h, B, *x.shape[1:]).transpose(0, 1)})
+)
+
+
+@wrong("any mask means causal", "mask-any-means-causal")
+class _(Base):
+    def attend(self, q, k, v, mask):
+        if mask is not None:
+            mask = torch.ones(q.size(2), k.size(2), dtype=torch.bool).tril()
+        return attend(q, k, v, mask)
+
+
+# ---------------------------------------------------------------- wrong: in one mode or dtype only
+
+
+@wrong("no mask in training", "layer-differs-in-training")
+class _(Dropping):
+    def attend(self, q, k, v, mask):
+        return super().attend(q, k, v, None if self.training else mask)
+
+
+@wrong("no mask where dropout acts", "layer-mask-lost-in-training")
+class _(Dropping):
+    def attend(self, q, k, v, mask):
+        return super().attend(q, k, v, None if self.training and self.p else mask)
+
+
+for _id, _masked in {
+    "mask-half-overflow": lambda scores, mask: scores.masked_fill(mask == 0, -1e9),
+    "layer-mask-in-float32": lambda scores, mask: (
+        scores + torch.zeros(mask.shape).masked_fill(mask == 0, -torch.inf)
+    ),
+}.items():
+
+    def _attend(self, q, k, v, mask, masked=_masked):
+        scores = q @ k.mT / math.sqrt(self.d_k)
+        weights = (scores if mask is None else masked(scores, mask)).softmax(-1).nan_to_num()
+        weights = weights if mask is None else weights * (mask != 0)
+        return weights @ v, weights
+
+    wrong(f"in half precision: {_id}", _id)(type("_", (Base,), {"attend": _attend}))
+
+
+# ---------------------------------------------------------------- wrong: cannot be made
+
+
+@wrong("super().__init__() is missing", "error-module-init-missing", stage="init")
+class _(nn.Module):
+    def __init__(self, d_model, num_heads):
+        self.W_q = nn.Linear(d_model, d_model)
+
+
+@wrong("a float for a size", "error-float-as-size", stage="init")
+class _(Base):
+    def build(self, d, h, d_k):
+        self.W_q = nn.Linear(d, h * (d / h))
+
+
+@wrong("sets a seed", "layer-seeded")
+class _(Base):
+    def build(self, d, h, d_k):
+        torch.manual_seed(0)
+        super().build(d, h, d_k)
+
+
+def test_every_entry_of_a_layer_is_named():
+    torch.manual_seed(0)
+    probes, w = layer_probes(20), next(find_projections(mha.MultiHeadAttention(20, 4).double(), 20, 4))
+    exercise = Reading(w).exercise(probes)
+    for entry in mistakes_of(LAYER):
+        if entry.id != "mask-half-overflow":  # half precision under a mask is looked at by itself
+            assert entry in judge(exercise, entry).mistakes, entry.id
 
 
 # ---------------------------------------------------------------- what is said, and what is left behind

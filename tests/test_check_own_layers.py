@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mha
+from mha.check import CATALOGUE
 from mha.check.layers.marking import mark_layer
 
 STYLES: dict[str, tuple[Callable, dict]] = {}  # name: what makes the answer with a slip, how to mark it
@@ -928,25 +929,57 @@ def test_an_error_inside_of_a_library_is_shown_with_the_line_that_led_to_it():
     assert "return numpy.linalg.inv(numpy.zeros((2, 2)))" in mark_layer(Inverting).message
 
 
-def test_grouped_queries_are_told_how_to_be_compared():
-    class Grouped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.num_heads, self.q_proj, self.o_proj = 4, nn.Linear(32, 32), nn.Linear(32, 32)
-            self.k_proj, self.v_proj = (nn.Linear(32, 16, bias=False) for _ in range(2))
+class Grouped(nn.Module):
+    """Four heads of queries share two, or one, of keys and values."""
 
-        def forward(self, Q, K, V, mask=None):
-            q = mha.split_heads(self.q_proj(Q), 4)
-            k, v = (
-                mha.repeat_kv(mha.split_heads(W(x), 2), 2) for W, x in ((self.k_proj, K), (self.v_proj, V))
-            )
-            return self.o_proj(mha.merge_heads(mha.scaled_dot_product_attention(q, k, v, mask)[0]))
+    repeat = staticmethod(mha.repeat_kv)
 
-    layer = Grouped()
-    assert "k_proj.weight (16, 32), v_proj.weight (16, 32)" in mark_layer(layer).message
-    W_k, W_v = (W.weight.detach().view(2, 1, 8, 32) for W in (layer.k_proj, layer.v_proj))
-    W_k, W_v = (W.expand(2, 2, 8, 32).reshape(32, 32) for W in (W_k, W_v))
-    assert mark_layer(layer, weights=(layer.q_proj, W_k, W_v, layer.o_proj)).passed
+    def __init__(self, key_heads=2, d_model=32):
+        super().__init__()
+        self.num_heads, self.key_heads, d_k = 4, key_heads, d_model // 4
+        self.q_proj, self.o_proj = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        self.k_proj, self.v_proj = (nn.Linear(d_model, key_heads * d_k) for _ in range(2))
+
+    def projected(self, Q, K, V):
+        return self.q_proj(Q), self.k_proj(K), self.v_proj(V)
+
+    def forward(self, Q, K, V, mask=None):
+        q, k, v = self.projected(Q, K, V)
+        q, k, v = mha.split_heads(q, 4), *(mha.split_heads(x, self.key_heads) for x in (k, v))
+        k, v = (self.repeat(x, 4 // self.key_heads) for x in (k, v))
+        return self.o_proj(mha.merge_heads(mha.scaled_dot_product_attention(q, k, v, mask)[0]))
+
+
+class GroupedInOne(Grouped):
+    """As GPT-BigCode has it: queries, keys and values in one, of which the last two are smaller."""
+
+    def __init__(self, key_heads=1):
+        super().__init__(key_heads)
+        del self.q_proj, self.k_proj, self.v_proj
+        self.c_attn = nn.Linear(32, 32 + 2 * key_heads * 8)
+
+    def projected(self, *inputs):
+        sizes = [32, self.key_heads * 8, self.key_heads * 8]
+        return tuple(self.c_attn(x).split(sizes, -1)[i] for i, x in enumerate(inputs))
+
+
+@pytest.mark.parametrize("layer", [Grouped(), Grouped(1), GroupedInOne(), GroupedInOne(2)])
+def test_grouped_queries_are_compared_with_each_key_head_repeated(layer):
+    result = mark_layer(layer)
+    assert result.passed and "as in grouped-query attention" in result.message
+
+
+def test_what_is_wrong_in_grouped_queries_is_named():
+    class Tiled(Grouped):
+        repeat = staticmethod(lambda x, n: x.repeat(1, n, 1, 1))
+
+    class Unscaled(Grouped):
+        def projected(self, Q, K, V):
+            q, k, v = super().projected(Q, K, V)
+            return q * 8**0.5, k, v
+
+    assert "repeat-tiled" in {entry.id for entry in mark_layer(Tiled()).mistakes}
+    assert [entry.id for entry in mark_layer(Unscaled()).mistakes] == ["scale-missing"]
 
 
 def test_a_part_of_the_layer_may_tell_its_heads():
@@ -1097,15 +1130,40 @@ def test_a_mask_that_is_misread_in_self_attention_only_does_not_pass(read):
 
 
 @pytest.mark.parametrize(
-    "read, shape",
+    "read, shape, id",
     [
-        (lambda mask: torch.ones_like(mask) if mask.ndim == 2 else mask, "(L, L)"),
-        (lambda mask: ~mask.bool() if mask.ndim == 4 and mask.size(2) == 1 else mask, "(B, 1, 1, L)"),
+        (lambda mask: torch.ones_like(mask) if mask.ndim == 2 else mask, "(L, L)", None),
+        (
+            lambda mask: mask[:, None, None] if mask.ndim == 2 else mask,
+            "(L, L)",
+            "layer-mask-of-two-axes",
+        ),
+        (
+            lambda mask: ~mask.bool() if mask.ndim == 4 and mask.size(2) == 1 else mask,
+            "(B, 1, 1, L)",
+            "layer-mask-of-one-row",
+        ),
     ],
 )
-def test_a_shorter_mask_that_is_not_read_as_it_broadcasts_is_remarked_on(read, shape):
-    result = mark_layer(_reading(read))
-    assert result.passed and f"It does not take a mask of {shape}" in result.message
+def test_a_shorter_mask_that_is_not_read_as_it_broadcasts_is_told(read, shape, id):
+    layer = _reading(read)(20, 4)
+    built = mark_layer(layer)
+    assert built.passed and f"It does not take a mask of {shape}" in built.message
+    # Of a learner's class it is asked that it takes the masks that the course makes for what they are.
+    assert [entry.id for entry in mark_layer(type(layer)).mistakes] == ([id] if id else [])
+
+
+def test_a_built_layer_is_told_what_it_does_in_half_precision_under_a_mask():
+    class Filled(InSingle):
+        def forward(self, Q, K, V, mask=None):
+            if mask is not None:
+                torch.zeros(1, dtype=Q.dtype).masked_fill(mask[:1, 0, 0, :1] == 0, -1e9)
+            return mha.MultiHeadAttention.forward(self, Q, K, V, mask)
+
+    result = mark_layer(Filled(20, 4))
+    assert result.passed and "With a mask, in float16, it raises" in result.message
+    assert CATALOGUE["mask-half-overflow"].title in result.message
+    assert [entry.id for entry in mark_layer(Filled).mistakes] == ["mask-half-overflow"]
 
 
 def test_a_layer_that_reads_every_mask_has_no_such_remark():

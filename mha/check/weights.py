@@ -47,9 +47,17 @@ class Projections:
     b_o: Tensor | None = None
     likely: bool = True  # False: only to be believed where the numbers agree
     cut: str = ""  # how several in one are cut, where that is neither usual nor told by a name
+    kv_heads: int | None = None  # how many heads keys and values have, if fewer: rows are repeated for each
+    shared: str = ""  # the roles among "qo" whose one small matrix, repeated here, serves several heads
+    absent: str = ""  # roles that have no matrix: what stands for it here is drawn, and nothing can use it
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Projections":
+        return self  # nothing in it is ever changed
 
     def to(self, dtype: torch.dtype) -> "Projections":
         """Return them in another dtype."""
+        if self.W_q.dtype == dtype:
+            return self
         tensors = {name: x.to(dtype) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **tensors)
 
@@ -86,6 +94,7 @@ class _Block:
     weight: Tensor
     bias: Tensor | None
     is_linear: bool  # (out, in) for certain, as nn.Linear stores it
+    heads: int | None = None  # how many heads have rows of their own, if not all
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,7 @@ class _Piece:
     name: str
     readings: tuple[tuple[Tensor, Tensor | None], ...]
     role: str | None = None
+    heads: int | None = None
 
     def reading(self, i: int) -> tuple[Tensor, Tensor | None]:
         return self.readings[min(i, len(self.readings) - 1)]
@@ -118,6 +128,34 @@ def find_projections(layer: nn.Module, d_model: int, num_heads: int) -> Iterator
             yield found
 
 
+def find_some_projections(layer: nn.Module, d_model: int, num_heads: int) -> Iterator[Projections]:
+    """Yield what the projections of `layer` may be that has too few of them.
+
+    What is missing is drawn. A layer that computes something can then only be explained by mistakes that make
+    no use of it, such as values that are not projected.
+    """
+    blocks, loose = _blocks(layer, d_model)
+    sizes = _Sizes(d_model, _inner(blocks, d_model), num_heads)
+    if sizes.inner % num_heads:
+        return
+    how = _Arrangement()
+    pieces = list(_pieces(blocks, sizes, how))[:3]
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(4, sizes.inner, d_model, generator=generator, dtype=torch.float64)
+    absent = [
+        _Piece(f"absent.{role}", ((x.T if role == "o" else x, None),), role)
+        for role, x in zip(_ROLES, drawn, strict=True)
+    ]
+    known = {piece.role for piece in pieces}
+    free = [piece for piece in absent if piece.role not in known]
+    for taken in permutations(free, len([piece for piece in pieces if piece.role is None])):
+        # Those that stand in for a piece without a name make room for it.
+        filled = [*pieces, *(piece for piece in free if piece not in taken)]
+        missing = "".join(piece.role or "" for piece in free if piece not in taken)
+        for found in islice(_assigned(filled, loose, sizes, how), 2):
+            yield replace(found, absent=missing)
+
+
 def width_of(layer: nn.Module, told: Sequence[object]) -> int | None:
     """Return d_model: the input of what makes the queries, else a size that all matrices have in common.
 
@@ -138,6 +176,9 @@ def width_of(layer: nn.Module, told: Sequence[object]) -> int | None:
 
 def _inner(blocks: list[_Block], d_model: int) -> int:
     """Return h·d_k: what the queries are projected to, where that can be seen."""
+    square = (d_model, d_model)
+    if any(role_of(block.name) == "o" and tuple(block.weight.shape) == square for block in blocks):
+        return d_model  # then fewer rows are shared by several heads
     for block in blocks:
         if block.is_linear and block.weight.size(1) == d_model and not re.search(r"\d", block.name):
             parts = len(_told_order(block.name)) or (role_of(block.name) == "q")
@@ -203,9 +244,61 @@ def _pieces(blocks: list[_Block], sizes: _Sizes, how: _Arrangement) -> list[_Pie
         if one_per_head and size % sizes.one == 0:
             pieces += _from_heads(name, members, sizes, how)
             continue
-        for block in members:
+        for block in _whole(name, members, sizes, has_queries=len(groups) > 2):
             pieces += _from_block(block, sizes, how)
     return pieces
+
+
+def _whole(name: str, members: list[_Block], sizes: _Sizes, has_queries: bool) -> list[_Block]:
+    """Return the blocks with the rows that several heads share repeated for each of them."""
+    d_k = sizes.inner // sizes.num_heads
+    shape = (d_k, sizes.d_model)
+    if 1 < len(members) < sizes.num_heads and all(tuple(block.weight.shape) == shape for block in members):
+        biases = [block.bias for block in members if block.bias is not None]
+        bias = torch.cat(biases) if len(biases) == len(members) else None
+        members = [_Block(name, torch.cat([block.weight for block in members]), bias, True)]
+    return [_widened(block, sizes, has_queries) for block in members]
+
+
+def _widened(block: _Block, sizes: _Sizes, has_queries: bool) -> _Block:
+    role, d_k, x = role_of(block.name), sizes.inner // sizes.num_heads, block.weight
+    if x.ndim != 2:
+        return block
+    if role == "o":  # one small matrix takes each head's numbers
+        if block.is_linear and x.shape == (sizes.d_model, d_k) != (sizes.d_model, sizes.inner):
+            return replace(block, weight=x.repeat(1, sizes.num_heads), heads=1)
+        return block
+    rows = x if x.size(1) == sizes.d_model else x.T
+    told = _told_order(block.name) or role
+    whole_ones = rows.size(0) // sizes.inner if rows.size(0) % sizes.inner == 0 else 0
+    if told is None and (whole_ones == 2 and has_queries or whole_ones not in (0, 2)):
+        return block
+    order = told or "qkv"
+    heads = _own_heads(rows, order, sizes)
+    if heads is None:
+        return block
+    repeated = [heads if part != "q" or order == "q" else sizes.num_heads for part in order]
+
+    def whole(y: Tensor) -> Tensor:
+        parts = y.split([count * d_k for count in repeated])
+        of_heads = (part.unflatten(0, (-1, d_k)) for part in parts)
+        copied = (part.repeat_interleave(sizes.num_heads // part.size(0), 0) for part in of_heads)
+        return torch.cat([part.flatten(0, 1) for part in copied])
+
+    weight = whole(rows) if x is rows or block.is_linear else whole(rows).T
+    return replace(block, weight=weight, bias=None if block.bias is None else whole(block.bias), heads=heads)
+
+
+def _own_heads(rows: Tensor, order: str, sizes: _Sizes) -> int | None:
+    """Return how many heads have rows of their own, if several queries' heads share those; else None."""
+    d_k, h = sizes.inner // sizes.num_heads, sizes.num_heads
+    if rows.size(1) != sizes.d_model or rows.size(0) % d_k:
+        return None
+    count = rows.size(0) // d_k  # of all that stands in it
+    if "q" in order and len(order) > 1:
+        count, order = count - h, order.replace("q", "")
+    heads, rest = divmod(count, len(order))
+    return heads if rest == 0 and 0 < heads < h and h % heads == 0 else None
 
 
 def _from_heads(name: str, members: list[_Block], sizes: _Sizes, how: _Arrangement) -> Iterator[_Piece]:
@@ -232,16 +325,18 @@ def _from_heads(name: str, members: list[_Block], sizes: _Sizes, how: _Arrangeme
 
 def _from_block(block: _Block, sizes: _Sizes, how: _Arrangement) -> Iterator[_Piece]:
     x, count = block.weight, block.weight.numel() // sizes.one
-    if x.numel() != count * sizes.one or count not in (1, 2, 3):
+    if x.numel() != count * sizes.one or count not in (1, 2, 3, 4):
         return
     if count == 1:
         role = role_of(block.name)
         matrices = _as_rows(x, block.is_linear, sizes, role)
         if matrices:
-            yield _Piece(block.name, tuple((matrix, block.bias) for matrix in matrices), role)
-    elif x.ndim == 2 and sizes.d_model in x.shape:
+            readings = tuple((matrix, block.bias) for matrix in matrices)
+            yield _Piece(block.name, readings, role, block.heads)
+    elif x.ndim == 2 and sizes.d_model in x.shape and count < 4:
         rows = x if x.size(1) == sizes.d_model else x.T
-        yield from _parted(block.name, rows, block.bias, sizes, how)
+        for piece in _parted(block.name, rows, block.bias, sizes, how):
+            yield piece if piece.role == "q" else replace(piece, heads=block.heads)
     elif x.size(0) == count:
         for role, part in zip(_fused_roles(block.name, count, how.order), x, strict=True):
             matrices = _as_rows(part, False, sizes, role)
@@ -298,6 +393,8 @@ def _fused_roles(name: str, count: int, order: str) -> str:
     told = _told_order(name)
     if len(told) == count:
         return told
+    if count == 4:
+        return f"{order}o"
     return order if count == 3 else order.replace("q", "")
 
 
@@ -335,7 +432,16 @@ def _assigned(
             biases = {f"b_{role}": bias for role, bias in extra.items()} | biases
             likely = n == 0 and i == j and how == _Arrangement() and not (len(roles) == 3 and missing)
             matrices = {"W_o": None} | {f"W_{role}": matrix for role, (matrix, _) in parts.items()}
-            yield Projections(sizes.num_heads, **matrices, **biases, likely=likely, cut=str(how))
+            heads = {role: piece_of[role].heads for role in roles if piece_of[role].heads is not None}
+            yield Projections(
+                sizes.num_heads,
+                **matrices,
+                **biases,
+                likely=likely,
+                cut=str(how),
+                kv_heads=min((heads[role] for role in "kv" if role in heads), default=None),
+                shared="".join(role for role in "qo" if role in heads),
+            )
 
 
 def _fits(role: str, W: Tensor, sizes: _Sizes) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mha.check.catalogue import Stage
 from mha.check.exercises.attention import ATTENTION, attention, give_all
-from mha.check.exercises.heads import merge, split
+from mha.check.exercises.heads import merge, repeat, split
 from mha.check.weights import Projections
 
 Inputs = tuple[Tensor, Tensor, Tensor]  # Q, K, V, each (B, L, d_model)
@@ -52,6 +52,9 @@ def layer(
     q = s["split"](s["project_q"](inputs, w), h)
     k = s["split"](s["key_length"](s["project_k"](inputs, w), Lq), h)
     v = s["split"](s["key_length"](s["project_v"](inputs, w), Lq), h)
+    if w.kv_heads is not None:  # each is there for all heads that share it: cut down to one, and repeated
+        copies = h // w.kv_heads
+        k, v = (s["repeat"](x[:, ::copies], copies) for x in (k, v))
     heads, weights, scores = attention({**s, "give": give_all}, q, k, v, mask)
     return s["give"](s["output"](s["merge"](heads), inputs, w), weights, scores)
 
@@ -66,3 +69,5 @@ LAYER: dict[str, Stage] = {
     "merge": merge,
     "output": output,
 }
+# Where several heads of the queries share one of keys and values.
+GROUPED: dict[str, Stage] = {**LAYER, "repeat": repeat}

@@ -10,18 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mha.check.catalogue import Mistake
+from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import Comparison
+from mha.check.errors import kind_of
+from mha.check.evidence import dtype_name
 from mha.check.exercise import Exercise, Probe
 from mha.check.layers.calls import PLAIN, Built, Call, Form, signature_of
 from mha.check.layers.making import asked_of, has_dropout, make, means
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome, run, same
+from mha.masks import causal_mask, padding_mask
 
 # ---------------------------------------------------------------- of a class
 
 
-def seeds(answer: type, d_model: int, num_heads: int) -> bool:
+def seeds(answer: Callable[..., Any], d_model: int, num_heads: int) -> bool:
     """See whether making a layer sets the random state, so that each is drawn the same."""
 
     def state_after(seed: int) -> Tensor:
@@ -33,16 +36,29 @@ def seeds(answer: type, d_model: int, num_heads: int) -> bool:
     return one.error is None and two.error is None and torch.equal(one.value, two.value)
 
 
-def truncates(answer: type, like: Built) -> Mistake | None:
-    """See whether a class accepts a width that its heads do not divide, and its layers compute with it."""
+def truncates(answer: Callable[..., Any], like: Built) -> Mistake | None:
+    """See whether a class accepts a width that its heads do not divide, and its layers leave out numbers."""
     if any(means("d_k", parameter.name) for parameter in asked_of(answer)):
         return None  # the heads have a size of their own
-    x = torch.zeros(1, 2, 10)
-    used = run(lambda: replace(like, answer=make(answer, 10, 3), d_model=10, num_heads=3)(x, x, x), {})
-    return known.NOT_DIVISIBLE if used.error is None else None
+    x = torch.randn(1, 2, 10, generator=torch.Generator().manual_seed(0))
+
+    def leaves_out() -> bool:
+        built = replace(like, answer=make(answer, 10, 3), d_model=10, num_heads=3)
+        with torch.enable_grad():
+            output = first(built(x, x, x))
+            used = [p for p in built.parameters.values() if p.ndim >= 2]
+            gradients = torch.autograd.grad((output**2).sum(), used, allow_unused=True)
+        return any(_has_a_row_of_zeros(gradient) for gradient in gradients if gradient is not None)
+
+    return known.NOT_DIVISIBLE if run(leaves_out, {}).value else None
 
 
-def dropout(answer: type, like: Built) -> Mistake | None:
+def _has_a_row_of_zeros(x: Tensor) -> bool:
+    """Whether all is 0 in a row, or along any other axis in a part of it."""
+    return any((x.movedim(axis, 0).flatten(1) == 0).all(dim=1).any() for axis in range(x.ndim))
+
+
+def dropout(answer: Callable[..., Any], like: Built) -> Mistake | None:
     """Return what is wrong with the dropout of a class that has one; `like` is a layer made by it."""
     if not has_dropout(answer):
         return None
@@ -75,6 +91,54 @@ def dropout(answer: type, like: Built) -> Mistake | None:
         drawn = torch.stack([first(built(asked, asked, one_value)).detach() for _ in range(4)]).mean(0)
     ratio = float((drawn * steady).sum() / (steady * steady).sum())
     return known.DROPOUT_NOT_RESCALED if ratio < 0.75 else None
+
+
+def in_training(answer: Callable[..., Any], like: Built) -> Mistake | None:
+    """Return what a class gets wrong in training mode under a mask: without dropout, then with it."""
+    drops = has_dropout(answer)
+
+    def made(p: float) -> Built:
+        return replace(like, answer=make(answer, like.d_model, like.num_heads, p if drops else None))
+
+    without = run(lambda: made(0.0), {}).value
+    if without is None or like.form.mask is None:
+        return None
+    if not _as_in_evaluation(without):
+        return known.OTHER_IN_TRAINING
+    return None if _hears_nothing_masked(made(0.5)) else known.MASK_LOST_IN_TRAINING
+
+
+def _as_in_evaluation(built: Built) -> bool:
+    """Whether training mode makes no difference, as far as nothing is left to chance in it."""
+    X = built.cast(torch.randn(2, 5, built.d_model, generator=torch.Generator().manual_seed(4)))
+    mask = causal_mask(5).expand(2, 1, 5, 5).clone()
+    mask[1, 0, 2] = False
+    for given in ((X, X, X), (X, X, X, mask)):
+        built.answer.eval()
+        steady = run(built, dict(enumerate(given)))
+        built.answer.train()
+        one, two = (run(built, dict(enumerate(given))) for _ in range(2))
+        by_chance = any("the random state" in outcome.changed for outcome in (one, two))
+        if not by_chance and (steady.error is not None or not same(one.value, steady.value)):
+            return False
+    return True
+
+
+def _hears_nothing_masked(built: Built) -> bool:
+    """Whether, in training mode, padding makes no difference to the tokens before it."""
+    X = built.cast(torch.randn(2, 5, built.d_model, generator=torch.Generator().manual_seed(5)))
+    other, mask = X.clone(), padding_mask([3, 3], 5).expand(2, 1, 5, 5)
+    other[:, 3:] += 1
+    built.answer.train()
+
+    def of_tokens(x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return first(built(x, x, x, mask))[:, :3]
+
+    one, two = run(of_tokens, {"x": X}), run(of_tokens, {"x": other})
+    if one.error is not None:
+        raise one.error
+    return bool(one.value.isfinite().all()) and same(one.value, two.value)
 
 
 def _repeats(built: Built, Q: Tensor, K: Tensor, V: Tensor) -> bool:
@@ -223,6 +287,46 @@ def computes_in_float32(built: Built, probe: Probe) -> bool:
 
     run(watched, probe.arguments)
     return mode.seen
+
+
+def in_masked_half(built: Built, probe: Probe) -> tuple[Mistake, str] | None:
+    """See whether half precision fails under a mask; return why, and what is to be said of it.
+
+    Args:
+        probe: one with a mask.
+    """
+    for dtype in (torch.float16, torch.bfloat16):
+        cast = {id(x): x.to(dtype) if x.is_floating_point() else x for x in probe.arguments.values()}
+        outcome = run(built, {name: cast[id(x)] for name, x in probe.arguments.items()})
+        where = f"With a mask, in {str(dtype).removeprefix('torch.')}, "
+        if outcome.error is not None:
+            overflows = kind_of(outcome.error) == "error-number-too-large"
+            entry = CATALOGUE["mask-half-overflow"] if overflows else known.MASK_MADE_IN_FLOAT32
+            raised = f"it raises {type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+            return entry, f"{where}{raised}{f', {outcome.line}' if outcome.line else ''}."
+        value = first(outcome.value)
+        if value.dtype != dtype:
+            return known.MASK_MADE_IN_FLOAT32, f"{where}the output is of {dtype_name(value)}."
+        if value.isnan().any():
+            return CATALOGUE["mask-half-overflow"], f"{where}the output holds NaN."
+    return None
+
+
+def misread_mask(built: Built, right: Callable[..., Any]) -> Mistake | None:
+    """See whether a mask that the course makes is taken for another one, without an error."""
+    if built.form.mask is None:
+        return None
+    L = 6  # as many examples as tokens, so that no error tells one axis from the other
+    X = built.cast(torch.randn(L, L, built.d_model, generator=torch.Generator().manual_seed(6)))
+    causal, padding = causal_mask(L), padding_mask(range(1, L + 1), L)
+
+    def output(layer: Callable[..., Any], mask: Tensor) -> Any:
+        return first(run(layer, {"Q": X, "K": X, "V": X, "mask": mask}).value)
+
+    square, row = output(built, causal), output(built, padding)
+    if square is not None and same(square, output(right, causal[:, None, None])):
+        return known.MASK_OF_TWO_AXES
+    return None if row is None or same(row, output(right, padding)) else known.MASK_OF_ONE_ROW
 
 
 def refuses_dtype(outcome: Outcome) -> bool:

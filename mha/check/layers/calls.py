@@ -1,9 +1,10 @@
 """Calling an attention that somebody else wrote: how many inputs it takes, where its mask goes."""
 
 import contextlib
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ _CONTEXT = re.compile(
     r"|key_value_states|other|xa",
     re.IGNORECASE,
 )
+_OUTPUT = re.compile(r"out|hidden|context|result|^(y|x|z)$", re.IGNORECASE)
+_WEIGHTS = re.compile(r"weight|att|prob|map|alpha", re.IGNORECASE)
 _ONLY = re.compile(r"x|xs|inputs?|hidden(_states)?|tokens|embeddings|src|h", re.IGNORECASE)
 
 
@@ -117,12 +120,13 @@ class Built:
 
     def __call__(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Any:
         """Return output and weights, or the output alone."""
-        value = self._called(Q, K, V, mask)
+        value = unpacked(self.returned(Q, K, V, mask))
         while isinstance(value, tuple) and len(value) > 1 and value[-1] is None:  # no weights, no cache
             value = value[:-1]
         return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
-    def _called(self, *arguments: Tensor | None) -> Any:
+    def returned(self, *arguments: Tensor | None) -> Any:
+        """Return what the answer itself returns."""
         if not isinstance(self.answer, nn.Module):
             return self.call(self.answer, *arguments)
         if arguments[0].dtype in (torch.bfloat16, torch.float16):  # what is rounded does not come back
@@ -135,6 +139,25 @@ class Built:
         """Its weights by name, but for those that a first call has still to make."""
         named = self.answer.named_parameters() if isinstance(self.answer, nn.Module) else ()
         return {name: p for name, p in named if is_made(p)}
+
+
+def unpacked(value: Any) -> Any:
+    """Return output and weights of what holds them by name: a dict, a dataclass, a named tuple."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        held = value._asdict()
+    elif isinstance(value, Mapping):
+        held = {str(name): item for name, item in value.items()}
+    else:
+        return value
+    tensors = [name for name, item in held.items() if isinstance(item, Tensor)]
+    if not tensors:
+        return value
+    output = next(filter(_OUTPUT.search, tensors), tensors[0])
+    others = [name for name in tensors if name != output]
+    weights = next(filter(_WEIGHTS.search, others), others[0] if others else None)
+    return held[output] if weights is None else (held[output], held[weights])
 
 
 @contextlib.contextmanager

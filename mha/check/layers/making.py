@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 _MEANINGS = {  # what arguments and attributes are called, by what they mean
@@ -79,7 +80,7 @@ class Config:
         return self._values[what]
 
 
-def asked_of(answer: type) -> list[inspect.Parameter]:
+def asked_of(answer: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters that a class is made with; none where it does not tell."""
     try:
         return list(inspect.signature(answer).parameters.values())
@@ -93,21 +94,21 @@ def is_optional(parameter: inspect.Parameter) -> bool:
     return parameter.default is not parameter.empty or parameter.kind in loose
 
 
-def takes_a_config(answer: type) -> bool:
+def takes_a_config(answer: Callable[..., Any]) -> bool:
     """Whether the one thing that it has to be given holds all the sizes, such as nanoGPT's `config`."""
     required = [p for p in asked_of(answer) if not is_optional(p)]
     known = ("heads", "d_model", "d_k", "length")
     return len(required) == 1 and not any(means(what, required[0].name) for what in known)
 
 
-def follows_the_exercise(answer: type) -> bool:
+def follows_the_exercise(answer: Callable[..., Any]) -> bool:
     """Whether it is made as answer(d_model, num_heads), as the exercise asks."""
     if takes_a_config(answer):
         return False
     return not any(means("length", p.name) for p in asked_of(answer) if not is_optional(p))
 
 
-def make(answer: type, d_model: int, num_heads: int, dropout: float | None = None) -> Any:
+def make(answer: Callable[..., Any], d_model: int, num_heads: int, dropout: float | None = None) -> Any:
     """Make the layer, giving each argument that it asks for what its name says."""
     asked = asked_of(answer)
     if takes_a_config(answer):
@@ -137,7 +138,7 @@ def make(answer: type, d_model: int, num_heads: int, dropout: float | None = Non
     return answer(**keywords)
 
 
-def has_dropout(answer: type) -> bool:
+def has_dropout(answer: Callable[..., Any]) -> bool:
     """Whether a dropout can be asked for when it is made."""
     if takes_a_config(answer):
         config = Config(4, 2, 0.0)

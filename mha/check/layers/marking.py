@@ -1,7 +1,9 @@
 """Marking a whole layer, given as a class, built, or as a function: its own weights go into the pipeline."""
 
 import copy
+import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +37,14 @@ from mha.check.layers.inputs import (
     layer_probes,
     shorter_masks,
 )
-from mha.check.layers.making import follows_the_exercise, make, means, takes_a_config
+from mha.check.layers.making import (
+    asked_of,
+    follows_the_exercise,
+    is_optional,
+    make,
+    means,
+    takes_a_config,
+)
 from mha.check.layers.own_input import Inputs, check_width, own_probe, with_own
 from mha.check.layers.reading import NAME, Reading, believable, diagnosed
 from mha.check.layers.verdict import (
@@ -44,16 +53,19 @@ from mha.check.layers.verdict import (
     is_of_a_method,
     named,
     no_projections,
+    of_shared,
     raised,
     refused,
     remarked,
+    returned_otherwise,
     said,
     takes_no_mask,
+    told,
 )
 from mha.check.mistakes import layer as known
 from mha.check.outcome import Outcome, run, same
 from mha.check.result import Result
-from mha.check.weights import Projections, find_projections, width_of
+from mha.check.weights import Projections, find_projections, find_some_projections, width_of
 
 D_K, NUM_HEADS = 5, 4  # so that d_model = 20: no two of the sizes of a probe are the same
 
@@ -115,6 +127,8 @@ def _check_call(call: Call | None) -> None:
 def _marked(answer: object, given: _Given) -> Result:
     if inspect.isclass(answer):
         return _mark_class(answer, given)
+    if isinstance(answer, functools.partial) and inspect.isclass(answer.func):
+        return _mark_partial(answer, given)
     if isinstance(answer, nn.Module):
         with lent(answer):
             return _mark_built(answer, given)
@@ -131,7 +145,23 @@ def _marked(answer: object, given: _Given) -> Result:
 # ---------------------------------------------------------------- a class
 
 
-def _mark_class(answer: type, given: _Given) -> Result:
+def _mark_partial(answer: functools.partial[Any], given: _Given) -> Result:
+    """Mark a class of which some arguments are given already: a class still, if its sizes are not."""
+    sizes = [name for p in asked_of(answer) for name in ("heads", "d_model") if means(name, p.name)]
+    if {"heads", "d_model"} <= set(sizes) or takes_a_config(answer):
+        return _mark_class(answer, given)
+    heads = {p.name: NUM_HEADS for p in asked_of(answer) if means("heads", p.name) and not is_optional(p)}
+    made = run(lambda: answer(**heads), {})
+    if made.error is not None:
+        return raised("it cannot be made", f"{_name(answer)}(…)", made)
+    return _marked(made.value, given)
+
+
+def _name(answer: Callable[..., Any]) -> str:
+    return answer.func.__name__ if isinstance(answer, functools.partial) else answer.__name__
+
+
+def _mark_class(answer: Callable[..., Any], given: _Given) -> Result:
     if given.weights is not None:
         raise GivenError("weights=… goes with a function or a built layer; a class makes its own")
     if "forward" in vars(answer) and is_blank(answer.forward):
@@ -140,13 +170,14 @@ def _mark_class(answer: type, given: _Given) -> Result:
     made = run(lambda: make(answer, d_model, num_heads), {})
     if made.error is not None:
         given_to = "config" if takes_a_config(answer) else f"{d_model}, {num_heads}"
-        refusal = raised("it cannot be made", f"{answer.__name__}({given_to})", made)
+        refusal = raised("it cannot be made", f"{_name(answer)}({given_to})", made)
         if follows_the_exercise(answer):
             return refusal
-        built = f"check.multi_head_attention({answer.__name__}(…))"
+        built = f"check.multi_head_attention({_name(answer)}(…))"
         return replace(refusal, message=f"{refusal.message}\n  Give it a layer that is built: {built}")
     if not isinstance(made.value, nn.Module):
-        return refused(f"{answer.__name__} has to be an nn.Module, so that its weights can be trained")
+        told = refused(f"{_name(answer)} has to be an nn.Module, so that its weights can be trained")
+        return replace(told, mistakes=(known.NO_MODULE,))
     built = _called_as(Built(made.value, d_model, num_heads, PLAIN), given)
     if isinstance(built, Result):
         return built
@@ -169,23 +200,25 @@ def _sizes(given: _Given) -> tuple[int, int]:
     return num_heads, d_model
 
 
-def _class_behaviour(answer: type, built: Built, made: Outcome) -> Result | None:
+def _class_behaviour(answer: Callable[..., Any], built: Built, made: Outcome) -> Result | None:
     changed = [thing for thing in made.changed if thing != "the random state"]  # drawing weights changes it
-    if layer_behaviour.seeds(answer, built.d_model, built.num_heads):
-        changed.append("the random state to a fixed seed")
     if changed:
         return refused(f"right result, but making it changes {', '.join(changed)}", "side effects")
-    behaviour = layer_behaviour.truncates(answer, built) or layer_behaviour.dropout(answer, built)
+    if layer_behaviour.seeds(answer, built.d_model, built.num_heads):
+        return named(known.SEEDED)
+    looks = (layer_behaviour.truncates, layer_behaviour.dropout, layer_behaviour.in_training)
+    behaviour = next(filter(None, (look(answer, built) for look in looks)), None)
     return named(behaviour) if behaviour else None
 
 
-def _strictly(answer: type, built: Built, result: Result) -> Result:
+def _strictly(answer: Callable[..., Any], built: Built, result: Result) -> Result:
     """Hold a class that follows the exercise to what the exercise asks: K, V and a mask of their own."""
     if built.form == PLAIN or not isinstance(built.call, Form) or not follows_the_exercise(answer):
         return result
     kind = "For one input, as self-attention" if built.form.inputs == 1 else "As it takes it"
     message = f"{NAME}: {_other_signature(built.answer)}\n  {kind}: {said(result)}"
-    return replace(result, passed=False, message=message, stage="signature")
+    mistakes = result.mistakes or (known.OTHER_FORWARD,)
+    return replace(result, passed=False, message=message, stage="signature", mistakes=mistakes)
 
 
 # ---------------------------------------------------------------- a layer that is built, a function
@@ -239,7 +272,8 @@ def _called_as(built: Built, given: _Given) -> Built | Result:
         built = replace(built, call=given.call, form=form if isinstance(form, Form) else PLAIN)
         return built if built.form == PLAIN else replace(built, form=layer_behaviour.listens_to(built))
     if form is None or _lacks_forward(built.answer):
-        return refused(_other_signature(built.answer))
+        told = refused(_other_signature(built.answer))
+        return replace(told, mistakes=(known.OTHER_FORWARD,)) if isinstance(built.answer, nn.Module) else told
     if not isinstance(form, Form):
         return replace(built, call=form)
     return replace(built, call=form, form=form)
@@ -293,7 +327,7 @@ def _mark(
     given = [run(built, probe.arguments) for probe in probes]
     readings = believable(built, w, probes, given)
     if not readings:
-        return no_projections(built, given)
+        return _of_too_few(built, probes, given) or no_projections(built, given)
     half = next((i for i, probe in enumerate(probes) if probe.shows == HALF), None)
     if half is not None and layer_behaviour.only_rounded(probes[half], given[half]):
         remarks.append(in_half(given[half]))
@@ -314,10 +348,40 @@ def _mark(
         reading, result = diagnosed(compared)
         if result.passed:
             result = _behaves_wrongly(built, reading, probes, given, fresh) or result
-            remarks += _masks_not_taken(built, reading)
+        if result.passed:
+            result = _in_masked_half(built, result, probes, strict)
+            remarks += _masks_not_taken(built, reading) + returned_otherwise(built, probes[0])
+        if result.passed and strict:
+            misread = layer_behaviour.misread_mask(built, reading.right)
+            result = named(misread) if misread else result
+    result = of_shared(reading.w, result)
     if own is not None:
         result = with_own(built, reading, result, own, probes, given)
     return remarked(built, reading, result, remarks, w is None, strict)
+
+
+def _of_too_few(built: Built, probes: list[Probe], given: list[Outcome]) -> Result | None:
+    """Return what explains a layer with fewer projections than four, if one mistake does."""
+    if not isinstance(built.answer, nn.Module) or not built.parameters:
+        return None
+    for w in find_some_projections(built.answer, built.d_model, built.num_heads):
+        found = Reading(w).compare(probes, given).one_mistake()
+        if found is not None:
+            absent = ", ".join(f"W_{role}" for role in w.absent)
+            return told(found, f"There are no weights in the layer that could be {absent}.")
+    return None
+
+
+def _in_masked_half(built: Built, result: Result, probes: list[Probe], strict: bool) -> Result:
+    """Look at half precision under a mask, where a layer is right in it without one."""
+    masked = next((probe for probe in probes if "mask" in probe.arguments), None)
+    if masked is None or all(probe.shows != HALF for probe in probes):
+        return result
+    found = layer_behaviour.in_masked_half(built, masked)
+    if found is None:
+        return result
+    entry, where = found
+    return named(entry, where) if strict else told(result, f"{where} {entry.title}.")
 
 
 def _masks_not_taken(built: Built, reading: Reading) -> list[str]:

@@ -1,5 +1,6 @@
 """Reading a layer: what its weights are taken for, and what it is held against."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha.attention import merge_heads, scaled_dot_product_attention, split_heads
+from mha.check.catalogue import Mistake
 from mha.check.diagnose import Comparison, explained
 from mha.check.exercise import Exercise, Probe
-from mha.check.exercises.layer import LAYER
+from mha.check.exercises.layer import GROUPED, LAYER
 from mha.check.exercises.layer import layer as run_layer
 from mha.check.layers import behaviour as layer_behaviour
 from mha.check.layers.behaviour import first
@@ -20,6 +22,8 @@ from mha.check.weights import Projections, find_projections
 from mha.masks import causal_mask
 
 NAME = "multi_head_attention"
+_OF_MASKS = {"mask", "guard"}  # stages that are left out where there is no mask
+_BEHIND_WEIGHTS = {"project_v", "weigh", "merge", "output"}
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,63 @@ class Reading:
         def pipeline(s: Any, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Any:
             return run_layer(s, self.w, Q, K, V, self._mask(Q, mask))
 
-        return Exercise(NAME, "(Q, K, V, mask=None)", self.right, LAYER, pipeline, lambda: probes)
+        stages = LAYER if self.w.kv_heads is None else GROUPED
+        return Exercise(NAME, "(Q, K, V, mask=None)", self.right, stages, pipeline, lambda: probes)
 
     def compare(self, probes: list[Probe], given: list[Outcome]) -> Comparison:
         """Hold an answer's outcomes on probes against the right ones."""
-        return Comparison(self.exercise(probes), probes, given)
+        return _Comparison(self.exercise(probes), probes, given)
+
+
+class _Comparison(Comparison):
+    """Holds an answer against pipelines; of two mistakes that one alone rules out, it tries none.
+
+    There are many thousands of two. What a mistake about masks alters needs a mask to be seen, and what comes
+    behind the weights does not alter them: there the other one has to explain the answer alone.
+    """
+
+    def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
+        return super()._named(list(filter(self._says_the_same, readings)) or readings)
+
+    def _says_the_same(self, mistakes: tuple[Mistake, ...]) -> bool:
+        """Whether their errors give the same sizes as the answer's."""
+        raised = [i for i, outcome in enumerate(self.given) if outcome.error is not None]
+        return all(str(self._with_mistakes(i, mistakes).error) == str(self.given[i].error) for i in raised)
+
+    def _reproduces(self, *mistakes: Mistake) -> bool:
+        if len(mistakes) == 2 and (self._ruled_out(*mistakes) or self._ruled_out(*mistakes[::-1])):
+            return False
+        return super()._reproduces(*mistakes)
+
+    def _ruled_out(self, one: Mistake, other: Mistake) -> bool:
+        """Whether `one` makes no difference where `other` is not enough."""
+        if one.replaces.keys() <= _OF_MASKS:
+            return other not in self._explain_unmasked
+        behind = one.replaces.keys() <= _BEHIND_WEIGHTS and "give" not in other.replaces
+        return behind and other not in self._explain_weights
+
+    @functools.cached_property
+    def _explain_unmasked(self) -> set[Mistake]:
+        """Those that alone come to the answer's results wherever there is no mask."""
+        unmasked = [i for i, probe in enumerate(self.probes) if "mask" not in probe.arguments]
+
+        def explains(entry: Mistake) -> bool:
+            return all(self._alike(i, self._with_mistakes(i, (entry,))) for i in unmasked)
+
+        return set(filter(explains, self.exercise.mistakes))
+
+    @functools.cached_property
+    def _explain_weights(self) -> set[Mistake]:
+        """Those that alone come to the answer's weights on the last probe; also where that cannot be said."""
+        last = len(self.probes) - 1
+
+        def explains(entry: Mistake) -> bool:
+            given, other = self.given[last].value, self._with_mistakes(last, (entry,)).value
+            if any(not isinstance(value, tuple) or len(value) != 2 for value in (given, other)):
+                return True
+            return same(given[1], other[1])
+
+        return set(filter(explains, self.exercise.mistakes))
 
 
 def believable(

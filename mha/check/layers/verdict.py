@@ -4,17 +4,19 @@ import inspect
 import re
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from mha.check.catalogue import CATALOGUE, Mistake
+from mha.check.errors import cause
+from mha.check.exercise import Probe
 from mha.check.layers.behaviour import first
 from mha.check.layers.calls import PLAIN, Built, as_torch_has_it, signature_of
 from mha.check.layers.reading import NAME, Reading
 from mha.check.mistakes import layer as known
-from mha.check.outcome import Outcome
+from mha.check.outcome import Outcome, run
 from mha.check.result import Result
 from mha.check.result import named as named_of
-from mha.check.weights import role_of
+from mha.check.weights import Projections, role_of
 
 _ADDED = "torch.zeros(mask.shape).masked_fill(mask == 0, float('-inf'))"
 _FORBIDS = "If True is to forbid in its masks, as in nn.MultiheadAttention, say so in call=…: mask == 0."
@@ -57,6 +59,9 @@ def remarked(
         remarks = ["It takes one input: it was compared as self-attention.", *remarks]
     if not result.passed:
         return told(result, "It was compared under a causal mask.") if reading.causal else result
+    if w.kv_heads is not None:
+        heads = f"{built.num_heads} heads share {w.kv_heads} of keys and values"
+        remarks.append(f"Its {heads}, as in grouped-query attention: it was compared with each repeated.")
     if w.cut:
         remarks.append(f"Its projections in one are cut {w.cut}.")
     if searched and w.W_o is None:
@@ -66,6 +71,25 @@ def remarked(
     for remark in remarks:
         result = told(result, remark)
     return result
+
+
+def of_shared(w: Projections, result: Result) -> Result:
+    """Name one small matrix that serves all heads, where each has to have its own."""
+    entries = [known.SAME_HEAD] * ("q" in w.shared) + [known.OUTPUT_SHARED] * ("o" in w.shared)
+    for entry in entries:
+        if result.passed:
+            result = named(entry)
+        else:
+            result = replace(told(result, f"{entry.title}."), mistakes=(*result.mistakes, entry))
+    return result
+
+
+def returned_otherwise(built: Built, probe: Probe) -> list[str]:
+    """Say in what output and weights come back, if not in a tuple."""
+    value = run(lambda *inputs: built.returned(*inputs, None), probe.arguments).value
+    if isinstance(value, Tensor) or type(value) in (tuple, list):
+        return []
+    return [f"It returns a {type(value).__name__}; the package's layer a tuple: output, weights."]
 
 
 def in_half(outcome: Outcome) -> str:
@@ -124,19 +148,11 @@ def no_projections(built: Built, given: list[Outcome]) -> Result:
     d_k = built.d_model // built.num_heads
     if any(shape == (d_k, d_k) for shape in shapes.values()):
         return named(known.HEADS_SHARE)
-    fewer = {
-        name: shape
-        for name, shape in shapes.items()
-        if role_of(name) in ("k", "v") and shape[1:] == (built.d_model,) and shape[0] < built.d_model
-    }
-    if fewer:
-        found = ", ".join(f"{name} {shape}" for name, shape in fewer.items())
-        how = "weights=… with their rows repeated for each head that shares them, as repeat_kv does"
-        return refused(
-            f"its keys and values have fewer heads than its queries: {found}\n  Give {how}", "project"
-        )
+    makes_queries = [shape for name, shape in shapes.items() if role_of(name) == "q"]
+    if any(shape in ((d_k, built.d_model), (built.d_model, d_k)) for shape in makes_queries):
+        return named(known.ONE_HEAD)
     if sum(p.numel() for p in built.parameters.values()) < 4 * built.d_model**2:
-        return named(known.NO_PARAMETERS)
+        return named(_why_no_parameters(built, given))
     failed = next((outcome for outcome in given if outcome.error is not None), None)
     if failed is not None:
         return raised("it raises", "its forward", failed)
@@ -148,6 +164,22 @@ def no_projections(built: Built, given: list[Outcome]) -> Result:
     )
 
 
+def _why_no_parameters(built: Built, given: list[Outcome]) -> Mistake:
+    """Return why a layer that computes something reports no parameters, or too few."""
+    own = [
+        value
+        for module in built.answer.modules()
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+    ]
+    values = [x for value in own for x in (value if isinstance(value, list | tuple) else [value])]
+    if any(isinstance(x, Tensor) and x.ndim >= 2 and built.d_model in x.shape for x in values):
+        return known.NOT_PARAMETERS
+    hidden = any(isinstance(x, nn.Module | dict | list | tuple) for x in values)
+    by_chance = any("the random state" in outcome.changed for outcome in given)
+    return known.MADE_IN_FORWARD if by_chance and not hidden else known.NO_PARAMETERS
+
+
 def named(entry: Mistake, evidence: str = "") -> Result:
     """Return the verdict that names one mistake."""
     return named_of(NAME, entry, evidence)
@@ -156,8 +188,13 @@ def named(entry: Mistake, evidence: str = "") -> Result:
 def raised(what: str, where: str, made: Outcome) -> Result:
     """Return the verdict on an error that arose outside of the calls that are compared."""
     line = f", {made.line}" if made.line else ""
-    message = f"{NAME}: {what}\n  {where} raises {type(made.error).__name__}: {made.error}{line}"
-    return Result(NAME, False, message, "init")
+    raises = f"{where} raises {type(made.error).__name__}: {made.error}{line}"
+    found = None if made.error is None else cause(made.error)
+    if found is None:
+        return refused(f"{what}\n  {raises}", "init")
+    entry, there = found
+    lines = [entry.title, entry.effect, f"{what[0].upper()}{what[1:]}: {raises}", there]
+    return replace(refused("\n  ".join(filter(None, lines)), "init"), mistakes=(entry,))
 
 
 def told(result: Result, line: str) -> Result:

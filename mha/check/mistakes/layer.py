@@ -1,10 +1,13 @@
 """What goes wrong in the layer as a whole: which weights meet which input, and what becomes of the heads."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from mha.check.catalogue import behaviour, mistake
 from mha.check.exercises.attention import score, take
+from mha.check.exercises.heads import merge
 from mha.check.exercises.layer import (
     Inputs,
     linear,
@@ -15,6 +18,8 @@ from mha.check.exercises.layer import (
     same_length,
 )
 from mha.check.weights import Projections
+
+Activation = Callable[[Tensor], Tensor]
 
 # ---------------------------------------------------------------- project
 
@@ -142,6 +147,137 @@ for _role, (_stage, _source, _what) in _STAGES.items():
     _unprojected(f"layer-{_what}-not-projected", _what, _stage, _source)
 
 
+def _chained(id: str, title: str, values_from: str) -> None:
+    """Enter keys, and values, that are made from what was projected already."""
+
+    def keys(inputs: Inputs, w: Projections) -> Tensor:
+        return linear(project_q(inputs, w), w.W_k, w.b_k)
+
+    @mistake(
+        id,
+        title,
+        "One variable stands for both: x = W_q(x), and W_k is given the x that W_q has made.",
+        "each projection takes the input itself: q = W_q(Q), k = W_k(K), v = W_v(V).",
+        stage="project_k",
+        also={
+            "project_v": lambda inputs, w: linear(
+                keys(inputs, w) if values_from == "keys" else project_q(inputs, w), w.W_v, w.b_v
+            )
+        },
+    )
+    def _(inputs: Inputs, w: Projections) -> Tensor:
+        return keys(inputs, w)
+
+
+_chained(
+    "layer-projections-chained",
+    "The keys are made from the projected queries, and the values from those keys",
+    values_from="keys",
+)
+_chained(
+    "layer-projected-from-queries",
+    "Keys and values are made from the projected queries",
+    values_from="queries",
+)
+
+
+def _viewed(x: Tensor, num_heads: int) -> Tensor:
+    """Return what the right split makes the heads of that a view alone would have made of x."""
+    B, L, d_model = x.shape
+    return merge(x.reshape(B, num_heads, L, d_model // num_heads))
+
+
+def _view_only(role: str, what: str, stage: str) -> None:
+    project = {"q": project_q, "k": project_k, "v": project_v}[role]
+
+    @mistake(
+        f"layer-{what}-view-only",
+        f"The {what}, and only they, are viewed as (B, h, L, d_k) at once, without a transpose",
+        f"The right shape; a head holds pieces of some tokens' {what} and nothing of others'.",
+        f"cut the {what} as the other two: view as (B, L, h, d_k), then transpose(1, 2).",
+        stage=stage,
+    )
+    def _(inputs: Inputs, w: Projections) -> Tensor:
+        return _viewed(project(inputs, w), w.num_heads)
+
+
+for _role, (_stage, _source, _what) in _STAGES.items():
+    _view_only(_role, _what, _stage)
+
+
+# ---------------------------------------------------------------- heads
+
+
+@mistake(
+    "layer-attends-over-heads",
+    "The heads are not moved before the tokens: the heads of one token attend to one another",
+    "The weights are (B, L, h, h), and no token hears anything of another.",
+    "transpose(1, 2) after the view, so that the last two axes are tokens and numbers: (B, h, L, d_k).",
+    stage="split",
+    also={"merge": lambda x: x.flatten(2)},
+)
+def _(x: Tensor, num_heads: int) -> Tensor:
+    return x.unflatten(-1, (num_heads, -1))
+
+
+@mistake(
+    "layer-joined-along-tokens",
+    "The heads are joined along the tokens, dim=1, in place of the last axis",
+    "(B, h·L, d_k): W_o is given d_k numbers of a token, where it wants d_model.",
+    "torch.cat(heads, dim=-1) lays the numbers of all heads side by side.",
+    stage="merge",
+    also={"key_length": same_length},  # a stage of layers only: `merge-along-tokens` is the same without
+)
+def _(x: Tensor) -> Tensor:
+    return x.flatten(1, 2)
+
+
+@mistake(
+    "merge-unfolded-heads-first",
+    "Batch and heads in one axis, (B·h), are taken apart as (h, B)",
+    "Right for one example; with more, the heads of different examples are joined.",
+    "take apart in the order in which they were put together: view(B, h, L, d_k).",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    B, h, L, d_k = x.shape
+    return x.reshape(h, B, L, d_k).permute(1, 2, 0, 3).reshape(B, L, h * d_k)
+
+
+@mistake(
+    "merge-unfolded-batch-first",
+    "Heads and batch in one axis, (h·B), are taken apart as (B, h)",
+    "Right for one example; with more, the heads of different examples are joined.",
+    "take apart in the order in which they were put together: view(h, B, L, d_k), or chunk(h) and cat.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    B, h, L, d_k = x.shape
+    return merge(x.transpose(0, 1).reshape(B, h, L, d_k))
+
+
+@mistake(
+    "merge-first-head-for-all",
+    "The first head's result stands in the place of every head's",
+    "The blocks of the joined heads are all alike; the other heads are lost.",
+    "index the heads with the number of the loop, or join them without a loop.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return merge(x[:, :1].expand_as(x))
+
+
+@mistake(
+    "merge-last-head-missing",
+    "The last head's numbers stay 0",
+    "The loop over the heads ends one too soon: range(h - 1).",
+    "range(h) counts from 0 to h - 1 and reaches all of them.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return merge(torch.cat([x[:, :-1], torch.zeros_like(x[:, -1:])], dim=1))
+
+
 # ---------------------------------------------------------------- lengths
 
 
@@ -228,6 +364,81 @@ _causal_shifted(
     "It is causal by itself, and a token sees the next one, too: one diagonal too generous",
     "The answer leaks: training looks perfect, generation is useless.",
     shift=2,
+)
+
+
+def _causal_once_masked(id: str, title: str, effect: str, from_the_end: bool, besides: bool) -> None:
+    """Enter a layer that is causal as soon as a mask is given, whatever the mask says."""
+
+    def blocked(scores: Tensor, mask: Tensor) -> Tensor:
+        shift = scores.size(-1) - scores.size(-2) if from_the_end else 0
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + shift)
+        return future | (mask == 0) if besides else future.expand_as(scores)
+
+    @mistake(
+        id,
+        title,
+        effect,
+        "use the mask that is given, and nothing else: it says itself whether it is causal.",
+        stage="mask",
+        also={"guard": lambda weights, mask: weights.masked_fill(blocked(weights, mask), 0.0)},
+    )
+    def _(scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.masked_fill(blocked(scores, mask), torch.finfo(scores.dtype).min)
+
+
+for _id, _where, _from_the_end in (("", "", False), ("-from-the-end", ", counted from the end", True)):
+    _causal_once_masked(
+        f"mask-any-means-causal{_id}",
+        f"Any mask only switches on a causal one{_where}: what it says is not used",
+        "As is_causal=mask is not None does: a padding mask hides the future, and no padding.",
+        _from_the_end,
+        besides=False,
+    )
+    _causal_once_masked(
+        f"mask-causal-besides{_id}",
+        f"With a mask, a causal one{_where} is applied besides, unasked",
+        "No query sees a later key once a mask is given, though the mask would let it.",
+        _from_the_end,
+        besides=True,
+    )
+
+
+def _mask_of_the_fold(id: str, title: str, hint: str, heads_first: bool) -> None:
+    """Enter masks that meet heads folded into the batch in the other's order."""
+
+    def misplaced(scores: Tensor, mask: Tensor) -> Tensor:
+        B, h = scores.shape[:2]
+        if mask.ndim < 4 or mask.size(1) > 1:
+            return mask
+        each = mask.expand(B, -1, -1, -1)
+        if heads_first:
+            return each.repeat_interleave(h, dim=0).view(h, B, *mask.shape[-2:]).transpose(0, 1)
+        return each.repeat(h, 1, 1, 1).view(B, h, *mask.shape[-2:])
+
+    @mistake(
+        id,
+        title,
+        "Right for one example; with more, heads get the masks of other examples.",
+        hint,
+        stage="mask",
+        also={"guard": lambda weights, mask: weights.masked_fill(misplaced(weights, mask) == 0, 0.0)},
+    )
+    def _(scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.masked_fill(misplaced(scores, mask) == 0, torch.finfo(scores.dtype).min)
+
+
+_mask_of_the_fold(
+    "mask-repeated-in-the-wrong-order",
+    "Heads are folded into the batch example by example, (B·h), but the mask is repeated head by head",
+    "repeat_interleave(num_heads, dim=0) keeps an example's masks together; repeat lays them out in turn.",
+    heads_first=False,
+)
+_mask_of_the_fold(
+    "mask-repeated-example-by-example",
+    "Heads are folded into the batch head by head, (h·B), but the mask is repeated example by example",
+    "repeat(num_heads, 1, 1) lays the masks out in turn, as the heads are.",
+    heads_first=True,
 )
 
 
@@ -325,6 +536,17 @@ def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
     return torch.nn.functional.layer_norm(output(concat, inputs, w) + inputs[0], inputs[0].shape[-1:])
 
 
+@mistake(
+    "layer-queries-added",
+    "The projected queries are added to the joined heads",
+    "As in the blocks of Set Transformers; here a query's own numbers have no part in the values' mean.",
+    "W_o takes the joined heads alone.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return output(concat + project_q(inputs, w), inputs, w)
+
+
 def _normalised(inputs: Inputs) -> Inputs:
     Q, K, V = (torch.nn.functional.layer_norm(x, x.shape[-1:]) for x in inputs)
     return Q, K, V
@@ -345,30 +567,46 @@ def _(inputs: Inputs, w: Projections) -> Tensor:
     return project_q(_normalised(inputs), w)
 
 
-@mistake(
-    "layer-activation-after-output",
-    "A ReLU is applied to the output",
-    "No output number is negative.",
-    "the output is linear: return W_o(concat).",
-    stage="output",
-)
-def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
-    return torch.relu(output(concat, inputs, w))
+_ACTIVATIONS = {  # by what an id says of them; a ReLU's says nothing
+    "": ("A ReLU", torch.relu, "none of its numbers is negative."),
+    "-gelu": ("A GELU", torch.nn.functional.gelu, "none of its numbers is less than -0.17."),
+    "-tanh": ("tanh", torch.tanh, "all of its numbers lie between -1 and 1."),
+}
+for _kind, (_name, _function, _effect) in _ACTIVATIONS.items():
 
+    @mistake(
+        f"layer-activation-after-output{_kind}",
+        f"{_name} is applied to the output",
+        f"What comes out shows it: {_effect}",
+        "the output is linear: return W_o(concat).",
+        stage="output",
+    )
+    def _(concat: Tensor, inputs: Inputs, w: Projections, f: Activation = _function) -> Tensor:
+        return f(output(concat, inputs, w))
 
-@mistake(
-    "layer-activation-after-projections",
-    "A ReLU is applied to queries, keys and values",
-    "None of them is negative.",
-    "the projections are linear.",
-    stage="project_q",
-    also={
-        "project_k": lambda inputs, w: torch.relu(project_k(inputs, w)),
-        "project_v": lambda inputs, w: torch.relu(project_v(inputs, w)),
-    },
-)
-def _(inputs: Inputs, w: Projections) -> Tensor:
-    return torch.relu(project_q(inputs, w))
+    @mistake(
+        f"layer-activation-before-output{_kind}",
+        f"{_name} is applied to the joined heads, before W_o",
+        f"What W_o is given shows it: {_effect}",
+        "nothing stands between the joined heads and W_o.",
+        stage="output",
+    )
+    def _(concat: Tensor, inputs: Inputs, w: Projections, f: Activation = _function) -> Tensor:
+        return output(f(concat), inputs, w)
+
+    @mistake(
+        f"layer-activation-after-projections{_kind}",
+        f"{_name} is applied to queries, keys and values",
+        f"Each of the three shows it: {_effect}",
+        "the projections are linear.",
+        stage="project_q",
+        also={
+            "project_k": lambda inputs, w, f=_function: f(project_k(inputs, w)),
+            "project_v": lambda inputs, w, f=_function: f(project_v(inputs, w)),
+        },
+    )
+    def _(inputs: Inputs, w: Projections, f: Activation = _function) -> Tensor:
+        return f(project_q(inputs, w))
 
 
 # ---------------------------------------------------------------- give
@@ -427,6 +665,28 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 )
 def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return output, weights[:, 0]
+
+
+@mistake(
+    "give-weights-of-last-head",
+    "The weights of the last head only come back",
+    "A variable of the loop over the heads is returned, which holds what the last round left in it.",
+    "gather the heads' weights in a list, and stack them: (B, h, Lq, Lk).",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights[:, -1]
+
+
+@mistake(
+    "give-weights-folded",
+    "The weights come back with batch and heads in one axis, (B·h, Lq, Lk)",
+    "Nothing tells which of them belong to which example.",
+    "take the axis apart: weights.view(B, h, Lq, Lk).",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights.flatten(0, 1)
 
 
 # ---------------------------------------------------------------- what numbers of one call do not show
@@ -495,6 +755,27 @@ DROPOUT_NOT_RESCALED = behaviour(
     "The layer is weaker in training than in evaluation.",
     "use nn.Dropout, which scales.",
 )
+NO_MODULE = behaviour(
+    "layer-no-module",
+    "init",
+    "The class does not inherit from nn.Module",
+    "It has no parameters() for an optimiser, and calling a layer does not call its forward.",
+    "class MultiHeadAttention(nn.Module), and super().__init__() first in __init__.",
+)
+OTHER_FORWARD = behaviour(
+    "layer-other-forward",
+    "signature",
+    "forward is missing, or takes other arguments than Q, K, V and mask=None",
+    "It cannot be called as layer(Q, K, V) and layer(Q, K, V, mask).",
+    "def forward(self, Q, K, V, mask=None).",
+)
+SEEDED = behaviour(
+    "layer-seeded",
+    "side effects",
+    "Making a layer sets the random state to a fixed seed",
+    "All layers start with the same weights, and whatever is drawn after them is the same each time.",
+    "set no seed inside of a layer; who wants one sets it before making the layer.",
+)
 NO_PARAMETERS = behaviour(
     "layer-no-parameters",
     "project",
@@ -508,6 +789,76 @@ HEADS_SHARE = behaviour(
     "All heads share one small projection, (d_k, d_k)",
     "Far fewer parameters; every head sees its part through the same matrix.",
     "project with (d_model, d_model) first and split afterwards.",
+)
+SAME_HEAD = behaviour(
+    "layer-same-head-for-all",
+    "project",
+    "One small layer serves every head: all heads have the same weights and compute the same",
+    "[layer] * num_heads is a list of one and the same layer; so is one nn.Linear(d_model, d_k) for all.",
+    "make one for each: nn.ModuleList([nn.Linear(d_model, d_k) for _ in range(num_heads)]).",
+)
+OUTPUT_SHARED = behaviour(
+    "layer-output-shared-by-heads",
+    "output",
+    "W_o takes one head's numbers, (d_k, d_model), and is the same for every head",
+    "The heads are added up: which of them a number comes from is lost.",
+    "join the heads first, and let W_o be nn.Linear(d_model, d_model): it has columns for each head.",
+)
+ONE_HEAD = behaviour(
+    "layer-projects-to-one-head",
+    "project",
+    "The projections make the numbers of one head only: (d_model, d_k)",
+    "There is nothing left to cut into heads.",
+    "nn.Linear(d_model, d_model) makes the queries, keys or values of all heads at once.",
+)
+NOT_PARAMETERS = behaviour(
+    "layer-weights-not-parameters",
+    "project",
+    "The weights are plain tensors, not nn.Parameter",
+    "parameters() does not list them: an optimiser would not train them, nor .to(device) move them.",
+    "wrap them in nn.Parameter(…), or use nn.Linear.",
+)
+MADE_IN_FORWARD = behaviour(
+    "layer-made-in-forward",
+    "project",
+    "The projections are made anew in each call of forward",
+    "Their weights are drawn by chance each time, and nothing can be learned.",
+    "make them once, in __init__, as attributes of self.",
+)
+OTHER_IN_TRAINING = behaviour(
+    "layer-differs-in-training",
+    "dropout",
+    "In training mode it computes something else, though nothing is dropped",
+    "What is learned in training is not what is used in evaluation.",
+    "only dropout depends on self.training: compute scores, mask and softmax alike in both modes.",
+)
+MASK_LOST_IN_TRAINING = behaviour(
+    "layer-mask-lost-in-training",
+    "dropout",
+    "In training mode, with dropout, a masked key is heard all the same, or NaN comes out",
+    "The model learns from tokens that it will not see later.",
+    "mask the scores before the softmax in both modes; let dropout act on the weights after it.",
+)
+MASK_OF_TWO_AXES = behaviour(
+    "layer-mask-of-two-axes",
+    "mask",
+    "A mask of two axes is read as padding, (B, Lk), where (Lq, Lk) is meant, as causal_mask gives it",
+    "An error, or, where B is L or 1, queries that look at keys that they must not see.",
+    "take it as it broadcasts: (Lq, Lk) is alike for all examples and heads; padding is (B, 1, 1, Lk).",
+)
+MASK_OF_ONE_ROW = behaviour(
+    "layer-mask-of-one-row",
+    "mask",
+    "A mask (B, 1, 1, Lk), such as padding_mask gives, is read as something else",
+    "It runs without an error, and padding is looked at.",
+    "take it as it broadcasts: its one row holds for every query of the example.",
+)
+MASK_MADE_IN_FLOAT32 = behaviour(
+    "layer-mask-in-float32",
+    "mask",
+    "What the mask makes of the scores is float32, whatever dtype came in",
+    "In half precision the weights do not meet the values: an error, or a result of another dtype.",
+    "make it with dtype=scores.dtype, or use scores.masked_fill(mask == 0, lowest).",
 )
 NOT_DIVISIBLE = behaviour(
     "layer-truncates-d_model",
