@@ -160,6 +160,38 @@ def _cross_probes() -> list[Probe]:
     ]
 
 
+BEFORE_LENGTHS = 7  # as many arguments stand before lengths
+
+
+def no_lengths_given() -> TypeError:
+    """Return what is raised where lengths are used although none were given."""
+    return TypeError("lengths is None: it was not given, and no memory has padding")
+
+
+def _without_lengths(answer: Any) -> Any:
+    """What an answer raises because lengths is None depends on the line that meets it: it is told as one."""
+
+    def use(answer: Any, *arguments: Any) -> Any:
+        try:
+            return answer(*arguments)
+        except Exception as error:
+            given = len(arguments) > BEFORE_LENGTHS
+            if given or "None" not in str(error) or not _takes_all(answer, *arguments):
+                raise
+            raise no_lengths_given().with_traceback(error.__traceback__) from None
+
+    return driven(answer, use) if callable(answer) else answer
+
+
+def _takes_all(answer: Any, x: Tensor, memory: Tensor, *others: Any) -> bool:
+    """Whether an answer runs if it is told that nothing is padding."""
+    try:
+        answer(x, memory, *others, torch.full((len(x),), memory.size(1)))
+    except Exception:
+        return False
+    return True
+
+
 CROSS_ATTENTION = Exercise(
     "cross_attention",
     "(x, memory, W_q, W_k, W_v, W_o, num_heads, lengths=None)",
@@ -168,5 +200,5 @@ CROSS_ATTENTION = Exercise(
     cross,
     _cross_probes,
     # An nn.MultiheadAttention that is made in an answer draws its weights, before it is given others.
-    lambda answer: driven(without_none(answer), drawing_nothing),
+    lambda answer: driven(without_none(_without_lengths(answer)), drawing_nothing),
 )

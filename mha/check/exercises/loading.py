@@ -1,5 +1,6 @@
 """Taking weights from elsewhere: the stages, and the weights on which it is tried."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,9 +117,14 @@ def bert_layer(s: Mapping[str, Stage], state_dict: State, layer: int, num_heads:
     return s["bert_give"](Loaded(loaded))
 
 
-def bert_is_too_wide() -> ValueError:
-    """Return what is raised where the tensors do not fit into a layer that was made for 768 numbers."""
-    return ValueError("the layer is made for d_model=768, and the tensors are of another size")
+def bert_is_of_another_size() -> ValueError:
+    """Return what is raised where the tensors do not fit into the layer."""
+    return ValueError("the layer is made for another d_model than the tensors have")
+
+
+def bert_has_no_biases() -> ValueError:
+    """Return what is raised where the layer has no biases to copy into."""
+    return ValueError("the layer is made without biases, and has no place for them")
 
 
 def bert_is_of_another_kind(kind: str) -> TypeError:
@@ -137,22 +143,35 @@ def _from_torch_probes() -> list[Probe]:
 
 
 def _giving_weights(answer: Any) -> Any:
-    """The weights are given in a dict; a layer that holds them will do as well."""
+    """The weights are given in a dict; a layer that holds them will do as well.
+
+    What was left as it was drawn counts as 0.
+    """
 
     def use(answer: Any, mha: nn.MultiheadAttention) -> Any:
-        given = drawing_nothing(answer, mha)
-        if isinstance(given, nn.Module):
-            given = {name.removesuffix(".weight"): x for name, x in given.named_parameters()}
-        if not isinstance(given, dict):
+        again = copy.deepcopy(mha)
+        given, other = _weights(_seeded(1, answer, mha)), _weights(_seeded(2, answer, again))
+        if not isinstance(given, dict) or not isinstance(other, dict):
             return tuple(given) if isinstance(given, list) else given
-        # What is no tensor is told by its kind: two layers or arrays cannot be compared as they are.
-        return {
-            str(name): x if isinstance(x, Tensor | str) else type(x).__name__
-            for name, x in given.items()
-            if x is not None
-        }
+        return {name: x if same(x, other.get(name)) else torch.zeros_like(x) for name, x in given.items()}
 
     return driven(answer, use) if callable(answer) else answer
+
+
+def _weights(given: Any) -> Any:
+    """Return weights by their names; by their number where there are four, and the names are others."""
+    if isinstance(given, nn.Module):
+        given = {name.removesuffix(".weight"): x for name, x in given.named_parameters()}
+    if not isinstance(given, dict):
+        return given
+    # What is no tensor is told by its kind: two layers or arrays cannot be compared as they are.
+    weights = {
+        name: x if isinstance(x, Tensor | str) else type(x).__name__
+        for name, x in given.items()
+        if x is not None
+    }
+    as_asked = weights.keys() == {"W_q", "W_k", "W_v", "W_o"}
+    return dict(enumerate(weights.values())) if len(weights) == 4 and not as_asked else weights
 
 
 def _bert_state(d_model: int, layers: int, seed: int) -> dict[str, Tensor]:
@@ -196,12 +215,12 @@ def _giving_a_layer(answer: Any) -> Any:
     """It is read off the layer what it holds; what was left as it was drawn counts as 0."""
 
     def use(answer: Any, state_dict: State, layer: int, num_heads: int) -> Any:
-        copy = dict(state_dict)
+        untouched = dict(state_dict)
         try:
             given = _seeded(1, answer, state_dict, layer, num_heads)
-            again = _seeded(2, answer, copy, layer, num_heads)
+            again = _seeded(2, answer, untouched, layer, num_heads)
         except Exception as error:
-            restated = _restated(error, answer, copy, layer, num_heads)
+            restated = _restated(error, answer, untouched, layer, num_heads)
             raise restated.with_traceback(error.__traceback__) from None
         if given is None or isinstance(given, Loaded):  # Loaded: from the pipeline, which makes no layer
             return given
@@ -225,7 +244,9 @@ def _held(layer: object, num_heads: int) -> Loaded:
         raise bert_is_of_another_kind(type(layer).__name__)
     h = getattr(layer, "num_heads", num_heads)
     d_model = getattr(layer, "d_model", None) or width_of(layer, [])
-    found = next(find_projections(layer, d_model, h))
+    found = next(find_projections(layer, d_model, h), None)
+    if found is None:
+        raise bert_is_of_another_size()
     held = {name: getattr(found, name) for name in (f"{kind}_{role}" for kind in "Wb" for role in "qkvo")}
     held = {name: torch.zeros(d_model) if x is None else x.detach() for name, x in held.items()}
     drops = any(x.training and x.p > 0 for x in layer.modules() if isinstance(x, nn.Dropout))
@@ -234,8 +255,11 @@ def _held(layer: object, num_heads: int) -> Loaded:
 
 def _restated(error: Exception, answer: Any, state_dict: State, layer: int, num_heads: int) -> Exception:
     """Return one error for one mistake, however the line that raises it was written."""
-    if "768" in str(error):  # a size that only a layer for BERT-base has
-        return bert_is_too_wide()
+    said = str(error)
+    if "NoneType" in said or ("Unexpected key" in said and "Missing key" not in said):
+        return bert_has_no_biases()
+    if "size mismatch" in said or "must match the size" in said:
+        return bert_is_of_another_size()
     try:
         _seeded(1, answer, {f"bert.{name}": x for name, x in state_dict.items()}, layer, num_heads)
     except Exception:

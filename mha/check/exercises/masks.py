@@ -53,11 +53,27 @@ def _causal_probes() -> list[Probe]:
 
 
 def _padding_probes() -> list[Probe]:
-    rows = [([2], 3), ([1, 3, 2], 3), ([4, 1], 6), ([0, 2], 2)]
+    # No length is the first, the last, the shortest and the longest at once.
+    rows = [([2], 3), ([2, 3, 1], 3), ([2, 4, 1, 3], 6), ([2, 0], 2)]
     return [
         Probe(f"lengths {lengths}, max_len {L}", "padding", {"lengths": torch.tensor(lengths), "max_len": L})
         for lengths, L in rows
     ]
+
+
+HIDDEN = -1e9  # what a large negative number of an additive mask counts as
+
+
+def _with_one_number(answer: Any) -> Any:
+    """Additive masks of 0 and -1e4, -1e9 or the lowest number that there is are one mistake."""
+
+    def use(answer: Any, *arguments: Any) -> Any:
+        mask = answer(*arguments)
+        if not isinstance(mask, Tensor) or not mask.is_floating_point():
+            return mask
+        return mask.masked_fill(mask.isfinite() & (mask < -1000), HIDDEN)
+
+    return driven(answer, use) if callable(answer) else answer
 
 
 def no_keys_given() -> TypeError:
@@ -76,7 +92,7 @@ def _without_a_default(answer: Any) -> Any:
                 raise
             raise no_keys_given().with_traceback(error.__traceback__) from None
 
-    return driven(answer, use) if callable(answer) else answer
+    return _with_one_number(driven(answer, use) if callable(answer) else answer)
 
 
 def _takes(answer: Any, Lq: int) -> bool:
@@ -92,5 +108,11 @@ CAUSAL_MASK = Exercise(
 )
 
 PADDING_MASK = Exercise(
-    "padding_mask", "(lengths, max_len)", mha.padding_mask, PADDING, make_padding, _padding_probes
+    "padding_mask",
+    "(lengths, max_len)",
+    mha.padding_mask,
+    PADDING,
+    make_padding,
+    _padding_probes,
+    _with_one_number,
 )

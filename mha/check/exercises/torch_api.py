@@ -38,6 +38,11 @@ def torch_call(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]
     return layer(x, x, x, need_weights=True, average_attn_weights=False, **masks)
 
 
+def torch_after(output: Tensor, weights: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What was hidden was so within the layer: nothing is left to hide."""
+    return output, weights
+
+
 def torch_give(output: Tensor, weights: Tensor) -> Any:
     """Output first, weights second."""
     return output, weights
@@ -49,6 +54,7 @@ TORCH_MHA: dict[str, Stage] = {
     "torch_keys": torch_keys,
     "torch_pairs": torch_pairs,
     "torch_call": torch_call,
+    "torch_after": torch_after,
     "torch_give": torch_give,
 }
 
@@ -61,7 +67,8 @@ def torch_mha(
     if keep is not None:
         masks = s["torch_keys" if keep.ndim == 2 else "torch_pairs"](keep, mha.num_heads)
     x = s["torch_input"](x, keep)
-    return s["torch_give"](*s["torch_call"](s["torch_layer"](mha), x, masks))
+    output, weights = s["torch_call"](s["torch_layer"](mha), x, masks)
+    return s["torch_give"](*s["torch_after"](output, weights, keep))
 
 
 def sdpa_join(keep: Tensor | None, causal: Tensor) -> Tensor:

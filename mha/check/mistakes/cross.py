@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha.check.catalogue import Stage, mistake
-from mha.check.exercises.cross import Matrices, cross_output
+from mha.check.exercises.cross import Matrices, cross_output, no_lengths_given
 from mha.check.exercises.masks import causal
 
 # ---------------------------------------------------------------- what the memory becomes
@@ -229,6 +229,21 @@ def _(x: Tensor, memory: Tensor, w: Matrices) -> Tensor:
     return x @ w.W_q
 
 
+def _not_transposed(what: str, stage: str, made: Stage) -> None:
+    mistake(
+        f"cross-{what}-not-transposed",
+        f"The {what} are made with W_{what[0]} as nn.Linear stores it, not transposed",
+        "Other numbers where the matrix is square, an error where it is not.",
+        f"nn.Linear stores (out, in): W_{what[0]}.T.",
+        stage=stage,
+    )(made)
+
+
+_not_transposed("queries", "cross_queries", lambda x, memory, w: x @ w.W_q)
+_not_transposed("keys", "cross_keys", lambda x, memory, w: memory @ w.W_k)
+_not_transposed("values", "cross_values", lambda x, memory, w: memory @ w.W_v)
+
+
 @mistake(
     "cross-output-not-transposed",
     "concat @ W_o, with W_o as nn.Linear stores it",
@@ -424,6 +439,18 @@ def _real_queries(lengths: Tensor, Lq: int) -> Tensor:
 
 
 @_masked(
+    "cross-lengths-needed",
+    "lengths is used although it is None",
+    "An error wherever no memory has padding.",
+    "mask = None if lengths is None else padding_mask(lengths, memory.size(1)).",
+)
+def _(keep: Tensor | None, lengths: Tensor | None, Lq: int, Lk: int) -> Tensor | None:
+    if lengths is None:
+        raise no_lengths_given()
+    return keep
+
+
+@_masked(
     "cross-mask-over-queries",
     "lengths hides queries of x instead of keys of memory",
     "Padding of memory gets attention, and queries from number `length` on get nothing.",
@@ -486,3 +513,14 @@ def _(concat: Tensor, x: Tensor, w: Matrices) -> Tensor:
 )
 def _(concat: Tensor, x: Tensor, w: Matrices) -> Tensor:
     return cross_output(concat, x, w) + x
+
+
+@mistake(
+    "cross-residual-and-norm",
+    "x is added to the output of cross-attention, and the sum is normalised",
+    "That is what a whole decoder layer does.",
+    "return concat @ W_o.T alone.",
+    stage="cross_output",
+)
+def _(concat: Tensor, x: Tensor, w: Matrices) -> Tensor:
+    return F.layer_norm(cross_output(concat, x, w) + x, x.shape[-1:])

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from mha.check.catalogue import Stage, mistake
-from mha.check.exercises.loading import Loaded, State, bert_is_of_another_kind, bert_is_too_wide
+from mha.check.exercises.loading import (
+    Loaded,
+    State,
+    bert_has_no_biases,
+    bert_is_of_another_kind,
+    bert_is_of_another_size,
+    bert_names,
+)
 
 # ---------------------------------------------------------------- weights of nn.MultiheadAttention
 
@@ -76,13 +83,6 @@ _cut(
     lambda packed, h: _in_shape(packed, h, 3, packed.size(1) // h, axis=1),
 )
 _cut(
-    "packed-interleaved-in-each-head",
-    "in_proj_weight is read as (h, d_k, 3, d_model): queries, keys and values row by row in each head",
-    "The right shapes, and rows of all three in each.",
-    "nn.MultiheadAttention holds all of W_q, then all of W_k, then all of W_v: chunk(3, dim=0).",
-    lambda packed, h: _in_shape(packed, h, packed.size(1) // h, 3, axis=2),
-)
-_cut(
     "packed-split-in-threes",
     "split(3) cuts in_proj_weight into pieces of three rows",
     "There are d_model pieces, and an error where three names are to take them.",
@@ -112,10 +112,38 @@ _cut(
 )
 _cut(
     "packed-transposed-and-filled-anew",
-    "reshape(d_model, 3·d_model) stands in the place of a transpose, and its columns are cut",
-    "The numbers of a row are spread over others.",
-    "chunk(3, dim=0); to exchange axes there is transpose only, and none is needed here.",
-    lambda packed, h: packed.reshape(packed.size(1), -1).chunk(3, dim=1),
+    "in_proj_weight is transposed and then filled into (3, d_model, d_model)",
+    "reshape goes through the numbers row by row: rows of the transpose hold all three matrices.",
+    "no transpose: in_proj_weight.view(3, d_model, d_model), or chunk(3, dim=0).",
+    lambda packed, h: packed.T.reshape(3, packed.size(1), packed.size(1)).unbind(),
+)
+_cut(
+    "packed-split-in-columns",
+    "split(d_model, dim=1) cuts the columns, of which there are d_model",
+    "There is one piece, and an error where three names are to take it.",
+    "W_q, W_k and W_v are stacked in rows: split(d_model, dim=0).",
+    lambda packed, h: packed.split(packed.size(1), dim=1),
+)
+_cut(
+    "packed-cut-by-heads",
+    "in_proj_weight is cut into as many blocks as there are heads: chunk(num_heads)",
+    "Right for three heads; else too many or too few blocks.",
+    "the blocks are queries, keys and values: chunk(3, dim=0), whatever num_heads is.",
+    lambda packed, h: packed.chunk(h),
+)
+_cut(
+    "packed-slices-of-a-head",
+    "The slices are d_k rows long, not d_model",
+    "Each matrix holds one head of the queries.",
+    _IN_ROWS,
+    lambda packed, h: packed.split(packed.size(1) // h)[:3] if h > 1 else packed.chunk(3),
+)
+_cut(
+    "packed-slices-from-the-start",
+    "All slices begin at 0: [:d], [:2d], [:3d]",
+    "The keys' matrix holds the queries' too, the values' all three.",
+    _IN_ROWS,
+    lambda packed, h: tuple(packed[: i * packed.size(1)] for i in (1, 2, 3)),
 )
 _cut(
     "packed-keys-to-the-end",
@@ -131,12 +159,26 @@ _cut(
     _IN_ROWS,
     lambda packed, h: (packed.chunk(3)[0], packed[: 2 * packed.size(1)], packed.chunk(3)[2]),
 )
-_cut(
-    "packed-scaled",
-    "1/√d_k is multiplied into W_q",
-    "The layer divides the scores by √d_k itself: they would be scaled twice.",
-    "copy the weights as they are.",
-    lambda packed, h: (packed.chunk(3)[0] * (packed.size(1) / h) ** -0.5, *packed.chunk(3)[1:]),
+
+
+def _scaled(id: str, title: str, factor: Callable[[int, float], float], keys_too: bool = False) -> None:
+    def cut(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+        q, k, v = packed.chunk(3)
+        by = factor(packed.size(1), packed.size(1) / num_heads)
+        return q * by, k * by if keys_too else k, v
+
+    effect = "The layer divides the scores by √d_k itself: they would be scaled twice."
+    _cut(id, title, effect, "copy the weights as they are.", cut)
+
+
+_scaled("packed-scaled", "1/√d_k is multiplied into W_q", lambda d_model, d_k: d_k**-0.5)
+_scaled("packed-scaled-up", "√d_k is multiplied into W_q", lambda d_model, d_k: d_k**0.5)
+_scaled("packed-scaled-by-d_model", "1/√d_model is multiplied into W_q", lambda d_model, d_k: d_model**-0.5)
+_scaled(
+    "packed-scaled-both",
+    "The fourth root of 1/d_k is multiplied into W_q and W_k",
+    lambda d_model, d_k: d_k**-0.25,
+    keys_too=True,
 )
 _cut(
     "packed-in-heads",
@@ -281,25 +323,37 @@ def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"in_proj_weight": packed, "out_proj.weight": weights["W_o"]}
 
 
-def _named_otherwise(id: str, names: str, said: str) -> None:
-    @mistake(
-        f"packed-names-{id}",
-        f"The names are {said}",
-        "The numbers are right, but whoever looks up 'W_q' does not find it.",
-        "the names that are asked for are W_q, W_k, W_v and W_o.",
-        stage="packed_give",
-    )
-    def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {names.format(name[-1], name[-1].upper()): W for name, W in weights.items()}
+@mistake(
+    "packed-other-names",
+    "The matrices come back under other names than W_q, W_k, W_v and W_o",
+    "The numbers are right, but whoever looks up 'W_q' finds nothing.",
+    "the names that are asked for are W_q, W_k, W_v and W_o: no '.weight' behind them, no 'q_proj'.",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[int, Tensor]:
+    return dict(enumerate(weights.values()))
 
 
-_named_otherwise("of-a-state-dict", "W_{0}.weight", "those of a state dict, 'W_q.weight' …")
-_named_otherwise("short", "{0}", "q, k, v and o")
-_named_otherwise("long", "{0}_proj", "q_proj, k_proj, v_proj and o_proj")
-_named_otherwise("of-a-state-dict-long", "{0}_proj.weight", "those of a state dict, 'q_proj.weight' …")
-_named_otherwise("small", "w_{0}", "written small, 'w_q' …")
-_named_otherwise("joined", "W{0}", "written without the _, 'Wq' …")
-_named_otherwise("large", "W_{1}", "written large, 'W_Q' …")
+@mistake(
+    "packed-nothing-copied",
+    "The matrices are new ones, as they were drawn: nothing is copied into them",
+    "They are others each time.",
+    "take the weights of the layer that is given: in_proj_weight and out_proj.weight.",
+    stage="packed_give",
+)
+def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(W) for name, W in weights.items()}
+
+
+@mistake(
+    "packed-output-not-copied",
+    "W_o is a new matrix, as it was drawn",
+    "The output is noise.",
+    "W_o is out_proj.weight.",
+    stage="packed_output",
+)
+def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
+    return {"W_o": torch.zeros_like(mha.out_proj.weight)}
 
 
 @mistake(
@@ -402,6 +456,17 @@ for _taken, _said in (
         "query → W_q, key → W_k, value → W_v.",
         _taken,
     )
+for _taken, _said in (
+    ("kvq", "W_q gets key, W_k value, W_v query"),
+    ("vqk", "W_q gets value, W_k query, W_v key"),
+):
+    _names(
+        f"bert-turned-{_taken}",
+        f"{_said}: the three are out of order",
+        "Everything fits, and the maps are other ones.",
+        "query → W_q, key → W_k, value → W_v.",
+        _taken,
+    )
 _names(
     "bert-output-by-value",
     "W_o is made from the value's weights",
@@ -413,15 +478,25 @@ _names(
 
 
 @mistake(
-    "bert-output-of-feed-forward",
-    "W_o is taken from output.dense of the feed-forward network",
-    "It is (d_model, d_ff): an error about shapes.",
+    "bert-output-of-intermediate",
+    "W_o is taken from intermediate.dense, the first half of the feed-forward network",
+    "In BERT it is (4·d_model, d_model): an error about shapes.",
     "W_o is *attention*.output.dense.",
     stage="bert_names",
 )
 def _(part: str) -> dict[str, str]:
-    names = {role: f"{part}.self.{name}" for role, name in zip("qkv", ("query", "key", "value"))}
-    return {**names, "o": f"{part.removesuffix('.attention')}.output.dense"}
+    return {**bert_names(part), "o": f"{part.removesuffix('.attention')}.intermediate.dense"}
+
+
+@mistake(
+    "bert-output-of-feed-forward",
+    "W_o is taken from output.dense of the feed-forward network",
+    "In BERT it is (d_model, 4·d_model): an error about shapes.",
+    "W_o is *attention*.output.dense.",
+    stage="bert_names",
+)
+def _(part: str) -> dict[str, str]:
+    return {**bert_names(part), "o": f"{part.removesuffix('.attention')}.output.dense"}
 
 
 def _matrices(id: str, title: str, effect: str, hint: str, change: Callable[[Tensor], Tensor], roles: str):
@@ -442,6 +517,15 @@ _matrices(
     "qkv",
 )
 _matrices("bert-output-transposed", "BERT's output.dense is transposed", _SQUARE, _AS_STORED, torch.t, "o")
+for _roles, _said in (("qk", "query and key are"), ("q", "query is"), ("k", "key is"), ("v", "value is")):
+    _matrices(
+        f"bert-{_roles}-transposed",
+        f"Of the four matrices, BERT's {_said} transposed",
+        _SQUARE,
+        _AS_STORED,
+        torch.t,
+        _roles,
+    )
 _matrices(
     "bert-output-not-loaded",
     "The weights of W_o are not loaded: they stay as they were drawn",
@@ -509,6 +593,18 @@ _other_biases(
     "qqqo",
     "The bias of the queries is used for keys and values too",
     "Maps are right, since a key's bias adds the same to each score of a row; outputs are not.",
+)
+_other_biases(
+    "bert-biases-of-keys-and-values-exchanged",
+    "qvko",
+    "The biases of keys and values are exchanged",
+    "Maps are right, outputs are off by one row.",
+)
+_other_biases(
+    "bert-biases-of-queries-and-keys-exchanged",
+    "kqvo",
+    "The biases of queries and keys are exchanged",
+    "Maps are close to the right ones, and not right.",
 )
 _other_biases(
     "bert-query-bias-for-keys",
@@ -581,13 +677,34 @@ def _(layer: Loaded) -> Loaded:
 
 
 @_given(
-    "bert-size-of-bert-base",
-    "The layer is made for 768 numbers, whatever the tensors have",
-    "Right for BERT-base only; for a smaller model the tensors do not fit.",
-    "take d_model from the tensors: state_dict[…query.weight].size(0).",
+    "bert-other-d_model",
+    "The layer is made with another d_model than the tensors have",
+    "768 is that of BERT-base, and the rows of the embeddings are words: the tensors do not fit.",
+    "take d_model from a tensor of the attention: state_dict[…query.weight].size(0).",
 )
 def _(layer: Loaded) -> Loaded:
-    raise bert_is_too_wide()
+    raise bert_is_of_another_size()
+
+
+@_given(
+    "bert-made-without-biases",
+    "The layer is made without biases, and BERT's are to be copied into it",
+    "There is no place for them: an error.",
+    "MultiHeadAttention(d_model, num_heads, bias=True).",
+)
+def _(layer: Loaded) -> Loaded:
+    raise bert_has_no_biases()
+
+
+def _divided(id: str, title: str, names: tuple[str, ...]) -> None:
+    @_given(id, title, "The layer scales by itself: the scores are divided twice.", "copy them as they are.")
+    def _(layer: Loaded) -> Loaded:
+        root = (layer["d_model"] / layer["num_heads"]) ** 0.5
+        return Loaded({**layer, **{name: layer[name] / root for name in names}})
+
+
+_divided("bert-scaled", "BERT's query, weight and bias, is divided by √d_k", ("W_q", "b_q"))
+_divided("bert-weight-scaled", "BERT's query.weight is divided by √d_k", ("W_q",))
 
 
 def _of_another_kind(id: str, kind: str, title: str, hint: str) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.masks import causal, causal_give, no_keys_given, padding
+from mha.check.exercises.masks import HIDDEN, causal, causal_give, no_keys_given, padding
 
 # ---------------------------------------------------------------- causal
 
@@ -178,14 +179,14 @@ def _(Lq: int, Lk: int | None = None) -> Tensor:
 
 @mistake(
     "causal-additive-finite",
-    "An additive mask of 0 and -1e9 comes back",
+    "An additive mask of 0 and a large negative number comes back",
     "0 is False: read as a mask, it forbids what it should allow.",
     "return bools, True where a query may attend.",
     stage="causal",
 )
 def _(Lq: int, Lk: int | None = None) -> Tensor:
     Lk = Lq if Lk is None else Lk
-    return torch.full((Lq, Lk), -1e9).triu(diagonal=Lk - Lq + 1)
+    return torch.full((Lq, Lk), HIDDEN).triu(diagonal=Lk - Lq + 1)
 
 
 @mistake(
@@ -325,6 +326,86 @@ def _(mask: Tensor) -> Tensor:
 )
 def _(mask: Tensor) -> list[list[bool]]:
     return mask.tolist()
+
+
+def _made(id: str, title: str, effect: str, hint: str, make: Callable[[int, int], Tensor]) -> None:
+    """Enter a causal mask that is made from the start in another way, from Lq and Lk."""
+
+    @mistake(id, title, effect, hint, stage="causal_give", also={"causal": causal})
+    def _(mask: Tensor) -> Tensor:
+        return make(*mask.shape)
+
+
+def _row_by_row(Lq: int, Lk: int) -> Tensor:
+    mask = torch.zeros(Lq, Lk, dtype=torch.bool)
+    for i in range(Lq):
+        mask[i, : i + 1 + Lk - Lq] = True
+    return mask
+
+
+_made(
+    "causal-additive-top-left",
+    "An additive mask of 0 and -inf comes back, and for Lq ≠ Lk it is aligned top-left",
+    "As a mask where True means may attend, it hides all that may be seen.",
+    "return bool, True where a query may attend: tril(diagonal=Lk - Lq).",
+    lambda Lq, Lk: torch.full((Lq, Lk), -torch.inf).triu(diagonal=1),
+)
+_made(
+    "causal-additive-finite-top-left",
+    "An additive mask of 0 and a large negative number comes back, and for Lq ≠ Lk it is aligned top-left",
+    "0 is False: read as a mask, it forbids what it should allow.",
+    "return bool, True where a query may attend: tril(diagonal=Lk - Lq).",
+    lambda Lq, Lk: torch.full((Lq, Lk), HIDDEN).triu(diagonal=1),
+)
+_made(
+    "causal-negative-slice",
+    "mask[i, : i + 1 + Lk - Lq] is written to where that is less than 0",
+    "A negative end of a slice counts from the other side: the first of many queries see keys.",
+    "max(0, …) around it; or tril(diagonal=Lk - Lq), which needs no loop.",
+    _row_by_row,
+)
+_made(
+    "causal-shift-one-short",
+    "For Lq ≠ Lk the diagonal is shifted by one too little",
+    "A new query behind a cache does not see itself.",
+    "the shift is Lk - Lq: then the last query sees the last key.",
+    lambda Lq, Lk: _shifted(Lq, Lk, -(Lq != Lk)),
+)
+_made(
+    "causal-shift-one-far",
+    "For Lq ≠ Lk the diagonal is shifted by one too much",
+    "A new query behind a cache sees the one after it.",
+    "the shift is Lk - Lq: then the last query sees the last key.",
+    lambda Lq, Lk: _shifted(Lq, Lk, Lq != Lk),
+)
+_made(
+    "causal-last-place-only",
+    "A token may see itself only: one diagonal is True, which ends bottom-right",
+    "Nothing before it is seen.",
+    "all keys up to the token itself: tril without triu.",
+    lambda Lq, Lk: _shifted(Lq, Lk, 0).triu(Lk - Lq),
+)
+_made(
+    "causal-past-on-the-right",
+    "The keys before the first query are added on the right of a square mask",
+    "The oldest keys are hidden as if they were new, and the newest are seen by all.",
+    "the cache comes first: columns of ones go on the left; or tril(diagonal=Lk - Lq).",
+    lambda Lq, Lk: causal(Lq)[:, :Lk] if Lk < Lq else F.pad(causal(Lq), (0, Lk - Lq), value=True),
+)
+_made(
+    "causal-columns-reversed",
+    "The columns are in reverse order",
+    "The triangle leans to the other side: the first query sees the last keys.",
+    "row i sees keys 0 to i + Lk - Lq: tril, no flip.",
+    lambda Lq, Lk: causal(Lq, Lk).flip(1),
+)
+_made(
+    "causal-one-axis-more",
+    "The mask is (1, Lq, Lk)",
+    "It broadcasts as (Lq, Lk) does, which was asked for.",
+    "return (Lq, Lk); axes in front are added by broadcasting.",
+    lambda Lq, Lk: causal(Lq, Lk)[None],
+)
 
 
 # ---------------------------------------------------------------- padding
@@ -534,13 +615,24 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
 
 @mistake(
     "padding-additive-finite",
-    "An additive mask of 0 and -1e9 comes back for the padding",
+    "An additive mask of 0 and a large negative number comes back for the padding",
     "0 is False: read as a mask, it hides the real tokens.",
     "return bools, True for a real token.",
     stage="padding_give",
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
-    return torch.zeros(mask.shape).masked_fill(~mask, -1e9)
+    return torch.zeros(mask.shape).masked_fill(~mask, HIDDEN)
+
+
+def _only_first(lengths: Tensor, rest: int) -> Tensor:
+    return torch.cat([lengths[:1], torch.full_like(lengths[1:], rest)])
+
+
+def _hidden_by_index(lengths: Tensor, max_len: int) -> Tensor:
+    mask = torch.ones(len(lengths), 1, 1, max_len, dtype=torch.bool)
+    for row, length in zip(mask, lengths.tolist()):
+        row[..., length] = False
+    return mask
 
 
 def _padded(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor, int], Any]) -> None:
@@ -551,20 +643,29 @@ def _padded(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor,
         return made(lengths, max_len)
 
 
-def _not_a_column(id: str, how: str, shape: Callable[[Tensor], Tensor]) -> None:
-    _padded(
+def _not_a_column(id: str, how: str, shape: Callable[[Tensor], Tensor], usual: bool = False) -> None:
+    """Enter one way to go on from positions < lengths, each of which fails in another way.
+
+    Args:
+        usual: to be looked for wherever padding is masked, not only where nothing but its mask is made.
+    """
+    stages = {"stage": "padding"} if usual else {"stage": "padding_give", "also": {"padding": padding}}
+
+    @mistake(
         f"padding-lengths-not-a-column{id}",
         f"lengths, (B,), meets the positions, (L,), without an axis of its own{how}",
         "Each length is compared with one position: an error, or a mask without examples.",
         "make lengths a column: positions < lengths[:, None] is (B, L).",
-        lambda lengths, max_len: shape(torch.arange(max_len) < lengths),
+        **stages,
     )
+    def _(*arguments: Any) -> Tensor:
+        lengths, max_len = arguments[-2:]
+        return shape(torch.arange(max_len) < lengths)
 
 
-# The axes that are added afterwards are written in several ways, which fail in other ways.
-_not_a_column("", "", lambda mask: mask[:, None, None, :])
+_not_a_column("", "", lambda mask: mask[:, None, None, :], usual=True)
+_not_a_column("-in-front", "; axes are added in front", lambda mask: mask[None, None, None], usual=True)
 _not_a_column("-left", ", and none is added", lambda mask: mask)
-_not_a_column("-in-front", "; axes are added in front", lambda mask: mask[None, None, None])
 _not_a_column("-viewed", "; it is viewed as (B, 1, 1, L)", lambda mask: mask.view(-1, 1, 1, mask.size(0)))
 _not_a_column("-unsqueezed", "; axes are added by unsqueeze", lambda mask: mask.unsqueeze(1).unsqueeze(1))
 _padded(
@@ -629,6 +730,76 @@ _padded(
     "Shorter examples show their padding.",
     "compare with lengths[:, None]: a row for each example.",
     lambda lengths, max_len: padding(lengths.max().expand_as(lengths), max_len),
+)
+_padded(
+    "padding-shortest-length",
+    "The shortest length is used for all examples: each hides its padding in all of them",
+    "Longer examples lose their end.",
+    "write to one row at a time, mask[i]; or compare with lengths[:, None].",
+    lambda lengths, max_len: padding(lengths.min().expand_as(lengths), max_len),
+)
+_padded(
+    "padding-last-length",
+    "The last length is used for all examples: a loop writes over what it made before",
+    "All masks are alike.",
+    "write to one row at a time, mask[i]; or compare with lengths[:, None].",
+    lambda lengths, max_len: padding(lengths[-1].expand_as(lengths), max_len),
+)
+_padded(
+    "padding-last-row",
+    "One mask, (1, 1, 1, L), comes back for all examples: that of the last",
+    "The others see padding, or not all of their tokens.",
+    "one row for each example: compare with lengths[:, None].",
+    lambda lengths, max_len: padding(lengths[-1:], max_len),
+)
+_padded(
+    "padding-first-row",
+    "One mask, (1, 1, 1, L), comes back for all examples: that of the first",
+    "The others see padding, or not all of their tokens.",
+    "one row for each example: compare with lengths[:, None].",
+    lambda lengths, max_len: padding(lengths[:1], max_len),
+)
+_padded(
+    "padding-first-example-only",
+    "The padding of the first example is hidden, that of the others is not",
+    "A loop ends after one example, or 0 stands where i is meant.",
+    "do it for each example; or compare with lengths[:, None], which needs no loop.",
+    lambda lengths, max_len: padding(_only_first(lengths, max_len), max_len),
+)
+_padded(
+    "padding-returned-early",
+    "The first example has its mask, the others are hidden altogether",
+    "The return stands in the loop: it ends after one example.",
+    "return behind the loop.",
+    lambda lengths, max_len: padding(_only_first(lengths, 0), max_len),
+)
+_padded(
+    "padding-one-column-more",
+    "The mask has max_len + 1 columns",
+    "It does not fit the keys.",
+    "torch.arange(max_len) counts 0 to max_len - 1.",
+    lambda lengths, max_len: padding(lengths, max_len + 1),
+)
+_padded(
+    "padding-one-column-less",
+    "The mask has max_len - 1 columns",
+    "It does not fit the keys.",
+    "torch.arange(max_len) counts 0 to max_len - 1.",
+    lambda lengths, max_len: padding(lengths, max_len - 1),
+)
+_padded(
+    "padding-viewed-from-transposed",
+    "A mask (L, B) is viewed as (B, 1, 1, L), without a transpose",
+    "The right shape, and the numbers of several examples in each row.",
+    "compare positions with lengths[:, None], so that the examples come first.",
+    lambda lengths, max_len: (torch.arange(max_len)[:, None] < lengths).view(-1, 1, 1, max_len),
+)
+_padded(
+    "padding-one-hidden-by-index",
+    "Only the token at position length is hidden: mask[i, length] = False",
+    "The rest of the padding is seen; without padding there is no such token, an error.",
+    "hide all from there on: mask[i, length:] = False.",
+    lambda lengths, max_len: _hidden_by_index(lengths, max_len),
 )
 _padded(
     "padding-list",

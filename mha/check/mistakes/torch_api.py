@@ -275,6 +275,13 @@ _over_pairs(
     lambda keep, h: {"attn_mask": keep.float().repeat_interleave(h, dim=0)},
 )
 _over_pairs(
+    "torch-pair-masks-joined-by-or",
+    "The masks of all examples are joined into one (L, L): seen in one, seen in all",
+    "Right for a batch of one.",
+    _EVERY_PAIR,
+    lambda keep, h: {"attn_mask": ~keep.any(dim=0)},
+)
+_over_pairs(
     "torch-pair-masks-joined",
     "The masks of all examples are joined into one (L, L): hidden for one, hidden for all",
     "Right for a batch of one.",
@@ -430,6 +437,62 @@ def _(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]) -> Any:
 )
 def _(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]) -> Any:
     return torch_call(layer, x.transpose(0, 1), masks)
+
+
+@mistake(
+    "torch-causal-added",
+    "A causal mask is passed where keep holds none over pairs",
+    "Each query is denied what comes after it, though nobody asked for that.",
+    "pass what keep says, and nothing else.",
+    stage="torch_call",
+)
+def _(layer: nn.MultiheadAttention, x: Tensor, masks: Mapping[str, Any]) -> Any:
+    return torch_call(layer, x, {"attn_mask": ~causal(x.size(1)), **masks})
+
+
+def _axes_for_heads(keep: Tensor) -> Tensor:
+    return keep[:, None, None] if keep.ndim == 2 else keep[:, None]
+
+
+def _after(
+    id: str, title: str, effect: str, hint: str, change: Callable[..., tuple[Tensor, Tensor]], **also: Stage
+) -> None:
+    mistake(id, title, effect, hint, stage="torch_after", also=also)(change)
+
+
+_after(
+    "torch-output-masked",
+    "The output is set to 0 where keep hides a token",
+    "keep hides keys; the token's own query has a result like any other.",
+    "return the layer's output as it is.",
+    lambda output, weights, keep: (
+        output if keep is None or keep.ndim != 2 else output * keep[..., None],
+        weights,
+    ),
+)
+_after(
+    "torch-weights-masked-afterwards",
+    "The weights that come back are masked, those in the layer are not",
+    "The output is mixed from hidden tokens too, and the rows no longer sum to 1.",
+    "pass the mask to the layer: key_padding_mask=~keep, or attn_mask for pairs.",
+    lambda output, weights, keep: (output, weights if keep is None else weights * _axes_for_heads(keep)),
+    torch_keys=lambda keep, h: {},
+    torch_pairs=lambda keep, h: {},
+)
+_after(
+    "torch-last-example-only",
+    "Only the last example's result comes back",
+    "A loop over the examples keeps one result.",
+    "pass the whole batch at once; or collect the results in a list, and torch.cat them.",
+    lambda output, weights, keep: (output[-1:], weights[-1:]),
+)
+_after(
+    "torch-first-example-only",
+    "Only the first example's result comes back",
+    "The others are lost.",
+    "pass the whole batch at once, and return all that comes back.",
+    lambda output, weights, keep: (output[:1], weights[:1]),
+)
 
 
 @mistake(
@@ -654,6 +717,13 @@ _masked(
     lambda keep: keep * -1e9,
 )
 _masked(
+    "sdpa-empty-row-opened",
+    "A query with nothing to see may see everything",
+    "It attends to what it must not see, where its output is to be 0.",
+    "pass keep as it is: F.scaled_dot_product_attention gives 0 there.",
+    lambda keep: keep | ~keep.any(dim=-1, keepdim=True),
+)
+_masked(
     "sdpa-mask-with-an-axis",
     "keep gets one more axis for the heads, which it has already",
     "The output has five axes: examples stand twice in it, or shapes do not fit.",
@@ -711,6 +781,29 @@ _joined(
     lambda keep, causal: keep if keep is None else keep & causal,
 )
 _joined(
+    "sdpa-causal-only-if-square",
+    "causal=True is dropped where there are more keys than queries",
+    "New queries behind a cache see one another's future.",
+    "causal_mask(Lq, Lk) serves for all sizes.",
+    lambda keep, causal: (
+        keep if causal.size(0) != causal.size(1) else causal if keep is None else keep & causal
+    ),
+)
+_joined(
+    "sdpa-causal-as-dropout",
+    "causal is passed as dropout_p, the argument behind attn_mask",
+    "True counts as 1.0: everything is dropped, and the output is 0.",
+    "name the arguments: attn_mask=…; and make the causal mask yourself.",
+    lambda keep, causal: torch.zeros_like(causal),
+)
+_joined(
+    "sdpa-mask-inverted-if-causal",
+    "Before it is joined with the causal mask, keep is inverted",
+    "Attention falls on what should be hidden.",
+    "both have to allow it: keep & causal.",
+    lambda keep, causal: causal if keep is None else ~keep & causal,
+)
+_joined(
     "sdpa-masks-differ",
     "The masks are joined by 'either … or' (^)",
     "A key is seen if just one of the two allows it.",
@@ -728,6 +821,11 @@ _joined(
 
 def _called(id: str, title: str, effect: str, hint: str, call: Callable[..., Any]) -> None:
     mistake(id, title, effect, hint, stage="sdpa_call")(call)
+
+
+def _by_hand(Q: Tensor, K: Tensor, keep: Tensor | None) -> Tensor:
+    scores = Q @ K.mT / math.sqrt(Q.size(-1))
+    return torch.softmax(scores if keep is None else scores.masked_fill(~keep, -math.inf), dim=-1)
 
 
 _called(
@@ -780,6 +878,20 @@ _called(
     lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=(Q.size(1) * Q.size(-1)) ** -0.5),
 )
 _called(
+    "sdpa-scale-by-heads",
+    "scale=1/√h, of the number of heads",
+    "The weights are too flat or too peaked.",
+    "leave scale away: 1/√d_k is the default; d_k is Q.size(-1).",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=Q.size(1) ** -0.5),
+)
+_called(
+    "sdpa-scale-by-length",
+    "scale=1/√Lk, of the number of keys",
+    "The weights are flatter the more keys there are.",
+    "leave scale away: 1/√d_k is the default; d_k is Q.size(-1).",
+    lambda Q, K, V, keep: _sdpa(Q, K, V, keep, scale=K.size(-2) ** -0.5),
+)
+_called(
     "sdpa-scale-of-d_k",
     "scale=d_k",
     "The weights are one-hot, nearly.",
@@ -799,6 +911,13 @@ _called(
     "A mask is never used.",
     "attn_mask=keep.",
     lambda Q, K, V, keep: _sdpa(Q, K, V, None, is_causal=keep is None),
+)
+_called(
+    "sdpa-empty-row-nan",
+    "It is computed by hand, and a query with nothing to see becomes NaN",
+    "-inf alone leaves a row of nothing but -inf, and its softmax is 0 / 0.",
+    "call F.scaled_dot_product_attention, which gives 0 there.",
+    lambda Q, K, V, keep: _by_hand(Q, K, keep) @ V,
 )
 _called(
     "sdpa-turned",
