@@ -25,7 +25,7 @@ def attention_scaled_by(factor):
         ("repeat_kv", lambda x, n: mha.repeat_kv(x, n).float(), "result-of-another-dtype", "of float32"),
         ("merge_heads", lambda x: mha.merge_heads(x)[:, None], "result-of-another-shape", "(1, 1, 1, 8)"),
         ("apply_rope", lambda x, p: mha.apply_rope(x, p).mT, "result-axes-exchanged", "0, 1, 3, 2"),
-        ("causal_mask", lambda Lq, Lk=None: mha.causal_mask(Lq, Lk).flip(0), "result-reversed", "Axis 0"),
+        ("repeat_kv", lambda x, n: mha.repeat_kv(x, n).flip(3), "result-reversed", "Axis 3"),
         ("linear_projection", lambda x, W: F.linear(x, W) * 3, "result-times-a-number", "Each is 3 times"),
         ("output_projection", lambda x, W: F.linear(x, W) - 2, "result-plus-a-number", "Each is -2 more"),
         (

@@ -155,7 +155,7 @@ def rope_by_matrices(x, positions):
             angle = position * 10_000 ** (-2 * i / d)
             R[i, i] = R[j, j] = math.cos(angle)
             R[i, j], R[j, i] = -math.sin(angle), math.sin(angle)
-        out[..., row, :] = x[..., row, :] @ R.T
+        out[..., row, :] = x[..., row, :] @ R.T.to(x.dtype)
     return out
 
 
@@ -463,4 +463,4 @@ def test_the_steps_of_a_cache_are_told_in_words():
         def append(self, k, v):
             return torch.cat([past for past, _ in self] + [k, v], dim=2), v
 
-    assert "On one token: steps append 1\n" in mark(EXERCISES["kv_cache"], KVCache).message
+    assert "one token: steps append 1\n" in mark(EXERCISES["kv_cache"], KVCache).message

@@ -182,8 +182,9 @@ def test_nothing_that_comes_back_is_said_in_plain_words():
     def merge_heads(x):
         mha.merge_heads(x)
 
-    said = "merge_heads: nothing comes back: is the return missing?"
-    assert marked("merge_heads", merge_heads).message == said
+    result = marked("merge_heads", merge_heads)
+    assert result.message.startswith("merge_heads: nothing comes back: is the return missing?\n")
+    assert [entry.id for entry in result.mistakes] == ["behaviour-nothing-returned"]
 
 
 def test_a_class_in_place_of_a_function_is_explained():
