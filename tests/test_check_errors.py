@@ -111,13 +111,18 @@ def test_dtypes_are_told_where_they_are_what_matters():
 
 
 def test_an_answer_that_raises_on_purpose_is_told_so():
-    def split_heads(x, num_heads):
+    def asserts(x, num_heads):
         assert x.size(0) == 1, "one example at a time"
         return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
-    result = mark(EXERCISES["split_heads"], split_heads)
-    assert [entry.id for entry in result.mistakes] == ["error-own-check"]
-    assert "AssertionError: one example at a time" in result.message
+    def raises(x, num_heads):
+        if x.size(0) > 1: raise ValueError("one example at a time")  # fmt: skip  # noqa: E701
+        return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    for split_heads in (asserts, raises):
+        result = mark(EXERCISES["split_heads"], split_heads)
+        assert [entry.id for entry in result.mistakes] == ["error-own-check"]
+        assert "Error: one example at a time" in result.message
 
 
 def test_an_error_nobody_knows_stays_one():

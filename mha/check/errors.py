@@ -440,7 +440,7 @@ def _kind(error: BaseException) -> _Kind | None:
 
 
 def _raised_on_purpose(line: str) -> bool:
-    return bool(re.match(r"\s*(raise\b(?!\s*NotImplementedError)|assert\b)", line))
+    return bool(re.search(r"(^|:)\s*(raise\b(?!\s*NotImplementedError)|assert\b)", line))
 
 
 def _those_in(code: OwnCode, show: Callable[[Any], str]) -> str:
