@@ -246,7 +246,7 @@ def test_an_input_that_is_changed_is_noticed():
         return result
 
     result = mark(EXERCISES["merge_heads"], merge_heads)
-    assert not result.passed and "it changes its input x" in result.message
+    assert not result.passed and "It changes its input x" in result.message
 
 
 def test_what_an_answer_does_to_its_surroundings_is_undone(capsys):
