@@ -1,10 +1,11 @@
 """What goes wrong when attention is worked out in tiles."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.tiles import tiles
+from mha.check.exercises.tiles import TILES, tiles
 
 # ---------------------------------------------------------------- tiles
 
@@ -16,7 +17,7 @@ from mha.check.exercises.tiles import tiles
     "range(0, Lk, block) reaches them all; Lk // block rounds down.",
     stage="tiles",
 )
-def _(Lk: int, block: int) -> list[slice]:
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
     return [slice(i * block, (i + 1) * block) for i in range(Lk // block)]
 
 
@@ -27,8 +28,8 @@ def _(Lk: int, block: int) -> list[slice]:
     "go through all of them before you return.",
     stage="tiles",
 )
-def _(Lk: int, block: int) -> list[slice]:
-    return tiles(Lk, block)[:1]
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Lk, block, Q)[:1]
 
 
 @mistake(
@@ -38,8 +39,8 @@ def _(Lk: int, block: int) -> list[slice]:
     "start largest, total and mix once, before the loop.",
     stage="tiles",
 )
-def _(Lk: int, block: int) -> list[slice]:
-    return tiles(Lk, block)[-1:]
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Lk, block, Q)[-1:]
 
 
 @mistake(
@@ -49,7 +50,7 @@ def _(Lk: int, block: int) -> list[slice]:
     "a slice ends before its end: start : start + block.",
     stage="tiles",
 )
-def _(Lk: int, block: int) -> list[slice]:
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
     return [slice(start, start + block + 1) for start in range(0, Lk, block)]
 
 
@@ -60,7 +61,7 @@ def _(Lk: int, block: int) -> list[slice]:
     "range(0, Lk, block).",
     stage="tiles",
 )
-def _(Lk: int, block: int) -> list[slice]:
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
     return [slice(start, start + block) for start in range(Lk)]
 
 
@@ -71,8 +72,205 @@ def _(Lk: int, block: int) -> list[slice]:
     "range(0, Lk, block) starts at 0.",
     stage="tiles",
 )
-def _(Lk: int, block: int) -> list[slice]:
-    return tiles(Lk, block)[1:]
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Lk, block, Q)[1:]
+
+
+@mistake(
+    "tiles-last-dropped-but-the-first",
+    "A last tile that is shorter is dropped, unless it is the only one",
+    "Right where block divides the number of keys; else the last keys are never looked at.",
+    "range(0, Lk, block) reaches them all; Lk // block rounds down.",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(max(Lk // block, 1) * block, block, Q)
+
+
+@mistake(
+    "tiles-end-one-block-early",
+    "The tiles end one block before the last key: range(0, Lk - block, block)",
+    "The last keys are never looked at, also where block divides their number.",
+    "range(0, Lk, block) ends by itself.",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Lk - block, block, Q)
+
+
+@mistake(
+    "tiles-end-one-key-early",
+    "The tiles end one key early: range(0, Lk - 1, block)",
+    "A last tile of one key is never looked at.",
+    "range(0, Lk, block): its end is left out anyway.",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Lk - 1, block, Q)
+
+
+@mistake(
+    "tiles-one-too-many",
+    "There is one tile more than needed where block divides the number of keys",
+    "The last tile is empty, and an empty tile has no largest score: an error.",
+    "range(0, Lk, block), or as many as Lk / block rounded up: (Lk + block - 1) // block.",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles((Lk // block + 1) * block, block, Q)
+
+
+@mistake(
+    "tiles-over-queries",
+    "The tiles go over the number of queries, not of keys",
+    "Keys behind it are never looked at.",
+    "range(0, K.size(-2), block).",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Q.size(-2), block, Q)
+
+
+@mistake(
+    "tiles-over-heads",
+    "The tiles go over the number of heads, not of keys",
+    "In (B, h, Lk, d_k) size(1) is h: keys behind it are never looked at.",
+    "range(0, K.size(-2), block).",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Q.size(1), block, Q)
+
+
+@mistake(
+    "tiles-over-numbers",
+    "The tiles go over the numbers of a key, d_k, not over the keys",
+    "Keys behind it are never looked at.",
+    "range(0, K.size(-2), block).",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return tiles(Q.size(-1), block, Q)
+
+
+@mistake(
+    "tiles-of-heads",
+    "A tile is cut from the heads, K[:, start:end], not from the keys",
+    "Each tile has all keys of a few heads; where none is left, an error.",
+    "the keys are the last axis but one: K[..., start:end, :].",
+    stage="tile_keys",
+    also={"tile_values": lambda V, part: V[:, part]},
+)
+def _(K: Tensor, part: slice) -> Tensor:
+    return K[:, part]
+
+
+@mistake(
+    "tiles-of-numbers",
+    "A tile is cut from the numbers of keys and values, K[..., start:end], not from the keys",
+    "The parts do not fit the queries: an error.",
+    "the keys are the last axis but one: K[..., start:end, :].",
+    stage="tile_keys",
+    also={"tile_values": lambda V, part: V[..., part]},
+)
+def _(K: Tensor, part: slice) -> Tensor:
+    return K[..., part]
+
+
+@mistake(
+    "tile-values-of-the-first",
+    "Every tile takes the values of the first",
+    "Right where one tile holds all keys; an error where the last one is shorter.",
+    "cut values as keys are: V[..., start:end, :].",
+    stage="tile_values",
+)
+def _(V: Tensor, part: slice) -> Tensor:
+    return V[..., : part.stop - part.start, :]
+
+
+@mistake(
+    "tile-values-not-cut",
+    "The values are not cut into tiles",
+    "An error where there is more than one tile: its weights are fewer than the values.",
+    "cut values as keys are: V[..., start:end, :].",
+    stage="tile_values",
+)
+def _(V: Tensor, part: slice) -> Tensor:
+    return V
+
+
+@mistake(
+    "tile-keys-not-cut",
+    "The keys are not cut into tiles",
+    "An error where there is more than one tile: its values are fewer than the weights.",
+    "cut keys as values are: K[..., start:end, :].",
+    stage="tile_keys",
+    also={"tile_values": TILES["tile_values"]},  # with no tiles at all, the result is right
+)
+def _(K: Tensor, part: slice) -> Tensor:
+    return K
+
+
+@mistake(
+    "tile-filled-with-zeros",
+    "The last tile is filled up with keys of zeros, and these count",
+    "Their score is 0, not -inf: each takes a share of the weights.",
+    "let the last tile be shorter, or set the scores of what is added to -inf.",
+    stage="tile_fill",
+)
+def _(K: Tensor, V: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    missing = -K.size(-2) % block
+    return F.pad(K, (0, 0, 0, missing)), F.pad(V, (0, 0, 0, missing))
+
+
+# ---------------------------------------------------------------- which tiles a query looks at
+
+HIDDEN = (
+    -1e300
+)  # in place of -inf, which would make the first sum NaN: it vanishes as soon as anything is seen
+
+
+def _query_numbers(scores: Tensor) -> Tensor:
+    return torch.arange(scores.size(-2))[:, None]
+
+
+def _key_numbers(scores: Tensor, part: slice) -> Tensor:
+    return part.start + torch.arange(scores.size(-1))
+
+
+@mistake(
+    "tile-on-diagonal",
+    "A tile of queries looks only at the tile of keys with the same number",
+    "Right where one tile holds all; else most keys are never looked at.",
+    "two loops, or none over the queries: every query goes over all tiles of keys.",
+    stage="tile_hide",
+)
+def _(scores: Tensor, part: slice, block: int) -> Tensor:
+    other = _query_numbers(scores) // block != part.start // block
+    return scores.masked_fill(other, HIDDEN)
+
+
+@mistake(
+    "tile-causal",
+    "A causal mask is applied: query i sees the keys up to i only",
+    "Nobody asked for a mask here; the first query gets the first value as it is.",
+    "let every query look at all keys.",
+    stage="tile_hide",
+)
+def _(scores: Tensor, part: slice, block: int) -> Tensor:
+    return scores.masked_fill(_key_numbers(scores, part) > _query_numbers(scores), HIDDEN)
+
+
+@mistake(
+    "tile-not-behind-queries",
+    "A tile of queries looks at the tiles of keys up to its own number only",
+    "Nobody asked for a mask here; the last queries see more than the first.",
+    "every query goes over all tiles of keys.",
+    stage="tile_hide",
+)
+def _(scores: Tensor, part: slice, block: int) -> Tensor:
+    later = part.start // block > _query_numbers(scores) // block
+    return scores.masked_fill(later, HIDDEN)
 
 
 # ---------------------------------------------------------------- the largest score
@@ -148,13 +346,35 @@ def _(Q: Tensor) -> Tensor:
 @mistake(
     "tile-smallest",
     "The smallest score is kept in place of the largest",
-    "All powers are at least 1 and overflow for large scores.",
+    "All powers are at least 1: right for small scores, and large ones overflow.",
     "torch.maximum and amax.",
     stage="tile_largest",
-    also={"tile_start": lambda Q: Q.new_full((*Q.shape[:-1], 1), float("inf"))},
 )
 def _(largest: Tensor, scores: Tensor) -> Tensor:
-    return torch.minimum(largest, scores.amin(dim=-1, keepdim=True))
+    smallest = scores.amin(dim=-1, keepdim=True)
+    return torch.where(largest.isinf(), smallest, torch.minimum(largest, smallest))
+
+
+@mistake(
+    "tile-mean-score",
+    "The mean score of the tile is taken in place of its largest",
+    "Right for small scores; large ones, far above their mean, overflow.",
+    "scores.amax(dim=-1, keepdim=True).",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.maximum(largest, scores.mean(dim=-1, keepdim=True))
+
+
+@mistake(
+    "tile-largest-absolute",
+    "The largest absolute score is taken in place of the largest",
+    "Right unless all scores lie far below 0: then all powers are 0, and 0 / 0 is NaN.",
+    "scores.amax(dim=-1, keepdim=True), without abs().",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.maximum(largest, scores.abs().amax(dim=-1, keepdim=True))
 
 
 @mistake(
@@ -202,6 +422,50 @@ def _(largest: Tensor, larger: Tensor) -> Tensor:
 )
 def _(largest: Tensor, larger: Tensor) -> Tensor:
     return largest - larger
+
+
+@mistake(
+    "tile-shrink-inverted-after-the-first",
+    "From the second tile on, the factor for sum and mix is inverted: exp(new - old)",
+    "What was gathered grows where the largest score grows, and should shrink.",
+    "the factor is exp(old largest - new largest), at most 1.",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return torch.where(largest.isinf(), torch.zeros_like(larger), (larger - largest).exp())
+
+
+@mistake(
+    "tile-shrink-without-exp-after-the-first",
+    "From the second tile on, the factor is the difference of the largest scores, without exp",
+    "It is 0 where the largest score stays: what was gathered is lost.",
+    "the factor is exp(old largest - new largest).",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return torch.where(largest.isinf(), torch.zeros_like(larger), largest - larger)
+
+
+@mistake(
+    "tile-shrink-of-new-largest",
+    "The factor is exp(-new largest): the old one is missing in it",
+    "Old sums are scaled by more than the largest score has grown.",
+    "the factor is exp(old largest - new largest).",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return (-larger).exp()
+
+
+@mistake(
+    "tile-shrink-zero",
+    "What was gathered is lost wherever the largest score grows",
+    "The factor is 0 there: right only if the largest score is in the first tile.",
+    "the factor is exp(old largest - new largest).",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return (largest == larger).to(larger.dtype)
 
 
 # ---------------------------------------------------------------- powers
@@ -261,6 +525,17 @@ def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
 )
 def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1)
+
+
+@mistake(
+    "tile-powers-of-own-largest",
+    "The powers are relative to the tile's own largest score, and are never brought to the common one",
+    "Each tile counts as if it held the largest score of all.",
+    "exp(scores - new largest), or multiply sum and mix of the tile by exp(its largest - new largest).",
+    stage="tile_powers",
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return (scores - scores.amax(dim=-1, keepdim=True)).exp()
 
 
 # ---------------------------------------------------------------- total
@@ -345,6 +620,43 @@ def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------- mix
 
+# Where each tile has a softmax of its own, there is no largest score of all, and no sum, to be wrong about.
+_NOTHING_COMMON = {name: TILES[name] for name in ("tile_start", "tile_largest", "tile_shrink", "tile_total")}
+
+
+@mistake(
+    "tile-mix-sized-like-queries",
+    "The mix is made as wide as the queries",
+    "It fits only where d_v = d_k; else an error.",
+    "as wide as the values: Q.new_zeros((*Q.shape[:-1], V.size(-1))).",
+    stage="tile_mix_start",
+)
+def _(Q: Tensor, V: Tensor) -> Tensor:
+    return torch.zeros_like(Q)
+
+
+@mistake(
+    "tile-mix-of-own-largest",
+    "What a tile adds to the mix is relative to its own largest score, what it adds to the sum is not",
+    "Where the largest score is in another tile, its values count too much.",
+    "multiply what the tile adds by exp(its largest - new largest).",
+    stage="tile_part",
+)
+def _(powers: Tensor, values: Tensor, scores: Tensor) -> Tensor:
+    return (scores - scores.amax(dim=-1, keepdim=True)).exp() @ values
+
+
+@mistake(
+    "tile-kept-divided-in-part",
+    "Only what a tile adds is divided by the sum so far, not what was there",
+    "The weights of a row add up to more than 1.",
+    "divide both or, once and at the end, the mix.",
+    stage="tile_mix",
+    also={"tile_divide": lambda mix, total, count: mix},
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return mix * shrink + part / total
+
 
 @mistake(
     "tile-mix-not-shrunk",
@@ -353,7 +665,7 @@ def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
     "multiply the mix by exp(old largest - new largest) before adding.",
     stage="tile_mix",
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
     return mix + part
 
 
@@ -364,7 +676,7 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     "multiply by exp(old largest - new largest), which is at most 1.",
     stage="tile_mix",
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
     return torch.where(mix == 0, mix, mix / shrink) + part
 
 
@@ -375,7 +687,7 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     "mix * shrink + powers @ values.",
     stage="tile_mix",
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
     return (mix + part) * shrink
 
 
@@ -386,7 +698,7 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     "add to what was there: mix * shrink + powers @ values.",
     stage="tile_mix",
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
     return part
 
 
@@ -398,7 +710,7 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     stage="tile_mix",
     also={"tile_divide": lambda mix, total, count: mix},
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
     return (mix * shrink + part) / total
 
 
@@ -409,7 +721,7 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     "divide once, after the last tile.",
     stage="tile_mix",
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
     return (mix * shrink + part) / total
 
 
@@ -420,12 +732,13 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     "keep one sum over all tiles, relative to the largest score so far.",
     stage="tile_mix",
     also={
-        "tile_total": lambda total, shrink, powers: powers.sum(dim=-1, keepdim=True),
+        **_NOTHING_COMMON,
+        "tile_powers": lambda scores, larger, largest: torch.softmax(scores, dim=-1),
         "tile_divide": lambda mix, total, count: mix / count,
     },
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
-    return mix + part / total
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return mix + part
 
 
 @mistake(
@@ -435,12 +748,45 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
     "keep one sum over all tiles, relative to the largest score so far, and divide by it at the end.",
     stage="tile_mix",
     also={
-        "tile_total": lambda total, shrink, powers: powers.sum(dim=-1, keepdim=True),
+        **_NOTHING_COMMON,
+        "tile_powers": lambda scores, larger, largest: torch.softmax(scores, dim=-1),
         "tile_divide": lambda mix, total, count: mix,
     },
 )
-def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor) -> Tensor:
-    return mix + part / total
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return mix + part
+
+
+@mistake(
+    "tiles-averaged-by-size",
+    "Each tile has a softmax of its own, and the results are averaged by the number of their keys",
+    "Every key's tile gets the same say, whatever its scores.",
+    "keep one sum over all tiles, relative to the largest score so far.",
+    stage="tile_mix",
+    also={
+        **_NOTHING_COMMON,
+        "tile_powers": lambda scores, larger, largest: torch.softmax(scores, dim=-1) * scores.size(-1),
+        "tile_total": lambda total, shrink, powers: total + powers.size(-1),
+    },
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return mix + part
+
+
+@mistake(
+    "tile-added-to-the-average",
+    "Each tile has a softmax of its own, and the result is averaged with what was there: (old + new) / 2",
+    "The last tile has half the say, whatever its scores.",
+    "keep one sum over all tiles, relative to the largest score so far.",
+    stage="tile_mix",
+    also={
+        **_NOTHING_COMMON,
+        "tile_powers": lambda scores, larger, largest: torch.softmax(scores, dim=-1),
+        "tile_divide": lambda mix, total, count: mix,
+    },
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return torch.where(before == 0, part, (mix + part) / 2)
 
 
 # ---------------------------------------------------------------- divide
@@ -488,3 +834,40 @@ def _(mix: Tensor, total: Tensor, count: int) -> Tensor:
 )
 def _(mix: Tensor, total: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return mix / total, total
+
+
+# ---------------------------------------------------------------- give
+
+
+@mistake(
+    "tile-last-queries-missing",
+    "The queries are cut into tiles too, and a last one that is shorter is dropped",
+    "Rows are missing at the end of the output.",
+    "range(0, Lq, block) reaches them all; the queries need no tiles.",
+    stage="tile_give",
+)
+def _(output: Tensor, block: int) -> Tensor:
+    return output[..., : output.size(-2) // block * block, :]
+
+
+@mistake(
+    "tile-last-queries-zero",
+    "The queries are cut into tiles too, and the rows of a last one that is shorter stay zero",
+    "The last rows of the output are never written.",
+    "range(0, Lq, block) reaches them all; the queries need no tiles.",
+    stage="tile_give",
+)
+def _(output: Tensor, block: int) -> Tensor:
+    written = torch.arange(output.size(-2)) < output.size(-2) // block * block
+    return output * written[:, None]
+
+
+@mistake(
+    "tile-merged",
+    "The heads are joined: (B, Lq, h·d_v)",
+    "Joining is a step of its own.",
+    "return (B, h, Lq, d_v).",
+    stage="tile_give",
+)
+def _(output: Tensor, block: int) -> Tensor:
+    return output.transpose(1, 2).flatten(2)
