@@ -351,7 +351,8 @@ class _Canvas:
 
     def put_on(self, ax: Axes, colours: ScalarMappable) -> None:
         cells = PolyCollection(self.cells, cmap=colours.get_cmap(), norm=colours.norm, edgecolors="none")
-        cells.set_array(np.ma.masked_invalid(self.values))
+        # Beyond the scale all look alike, and numbers near float64's largest would overflow in drawing.
+        cells.set_array(np.ma.masked_invalid(self.values).clip(colours.norm.vmin, colours.norm.vmax))
         ax.add_collection(cells, autolim=False)
         ax.add_collection(PolyCollection(self.bars, facecolors="C0"), autolim=False)
         for is_right, edge in (

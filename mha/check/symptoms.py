@@ -259,7 +259,14 @@ def _layer_probes() -> list[Probe]:
     given = scene(frozenset())
     plain = {"w": given.w, "Q": given.X, "K": given.X, "V": given.X}
     mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
-    return [Probe("self-attention", "project", plain), Probe("a mask", "mask", {**plain, "mask": mask})]
+    w = scene(frozenset({HEADS})).w
+    roles = ("b_q", "b_k", "b_v", "b_o")
+    biases = dict(zip(roles, random_tensors(*[(len(w.W_q),)] * len(roles), seed=9), strict=True))
+    return [
+        Probe("self-attention", "project", plain),
+        Probe("a mask", "mask", {**plain, "mask": mask}),
+        Probe("projections with biases", "project", {**plain, "w": replace(w, **biases)}),
+    ]
 
 
 LAYER_EXERCISE = Exercise(
