@@ -366,8 +366,10 @@ class Place:
             shows = ", ".join(one for one in CONDITIONS if one in conditions) or "any input"
             for arguments in self.fill(scene(conditions)):
                 cases.append(Case(shows, conditions, arguments, run(self.right, arguments)))
-        if self.exercise is not LAYER_EXERCISE:
-            cases += [Case(p.shows, None, p.arguments, run(self.right, p.arguments)) for p in self.probes]
+        # Of the layer's own inputs the scenes lack only that of three heads with biases.
+        is_layer = self.exercise is LAYER_EXERCISE
+        own, conditions = (self.probes[-1:], frozenset({HEADS})) if is_layer else (self.probes, None)
+        cases += [Case(p.shows, conditions, p.arguments, run(self.right, p.arguments)) for p in own]
         return [case for case in cases if case.right.error is None]
 
     def _told(self) -> frozenset[str]:
