@@ -182,13 +182,22 @@ def use_cache(make: Callable[[], Any], steps: list[Step]) -> dict[str, Any]:
 def _parts(name: str, given: Any) -> dict[str, Any]:
     """Return what append returned, by name, keys and values apart."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        return {name: given}
-    return {f"{name}: {part}": _room_cut(x) for part, x in zip(("keys", "values"), given, strict=True)}
+        return {name: _plain(given)}
+    return {f"{name}: {part}": _plain(x) for part, x in zip(("keys", "values"), given, strict=True)}
 
 
-def _room_cut(x: Any) -> Any:
+def _plain(x: Any) -> Any:
+    """Return a tensor without most of its room; of what is none its kind, which says enough."""
+    if isinstance(x, Tensor):
+        return _room_cut(x)
+    if isinstance(x, tuple):
+        return tuple(map(_plain, x))
+    return x if x is None or isinstance(x, int) else f"a {type(x).__name__}"
+
+
+def _room_cut(x: Tensor) -> Tensor:
     """Return keys or values with one token of zeros at most at their end: a buffer has any size."""
-    if not isinstance(x, Tensor) or x.ndim != 4:
+    if x.ndim != 4:
         return x
     filled = x.ne(0).any(dim=3).any(dim=1).any(dim=0)
     return x[:, :, : int(filled.nonzero().max()) + 2 if filled.any() else 1]

@@ -10,13 +10,16 @@ from mha import KVCache
 from mha.check.catalogue import Stage, mistake
 from mha.check.exercises.cache import (
     CACHE,
+    CACHED,
     Kept,
     cached_positions,
     missing,
+    no_such_method,
     other_arguments,
     turn_keys,
     turn_queries,
 )
+from mha.check.exercises.masks import causal
 
 Join = Callable[[Tensor | None, Tensor], Tensor]
 
@@ -53,6 +56,20 @@ _unusable(
     "cache_new",
     other_arguments("KVCache()"),
 )
+
+
+@mistake(
+    "cache-nothing-at-first-is-joined",
+    "The first step joins new keys and values to None",
+    "torch.cat raises a TypeError in the first step, when nothing is kept yet.",
+    "if self.k is None: keep k and v as they are; else torch.cat.",
+    stage="cache_keys",
+    also={name: right for name, right in CACHE.items() if name != "cache_keys"},
+)
+def _(kept: Tensor | None, new: Tensor) -> Tensor:
+    return torch.cat([kept, new], dim=2)  # type: ignore[list-item]
+
+
 _unusable(
     "cache-has-no-append",
     "The class has no method append",
@@ -124,6 +141,27 @@ _taken(
     "Right in the first step; later keys are values and the other way round.",
     "join k to the keys and v to the values.",
     lambda c, k, v: (k, v) if c.k is None else (v, k),
+)
+
+
+@mistake(
+    "cache-values-join-all-keys",
+    "The new values are joined to the keys, to which the new ones have just been added",
+    "Right in the first step; then the old values are keys, or an error says that sizes do not match.",
+    "torch.cat([self.v, v], dim=2).",
+    stage="cache_take",
+    also={"cache_values": lambda kept, new: new},
+)
+def _(c: Kept, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return k, v if c.k is None else torch.cat([c.k, k, v], dim=2)
+
+
+_taken(
+    "cache-values-as-wide-as-keys",
+    "The buffer of the values is made as wide as the keys",
+    "Right where d_v = d_k; else the values do not fit.",
+    "make it with v.size(-1).",
+    lambda c, k, v: (k, torch.empty_like(k).copy_(v)),
 )
 
 
@@ -264,6 +302,13 @@ _kept(
     lambda kept, new: new[:, :, :1] if kept is None else torch.cat([kept, new[:, :, :1]], dim=2),
 )
 _kept(
+    "cache-list-extended",
+    "The lists are lengthened by the examples of k: list += k, or extend(k)",
+    "A tensor is taken apart along the batch; the pieces have one axis less.",
+    "self.keys.append(k).",
+    lambda kept, new: torch.cat([*([] if kept is None else [kept]), *new], dim=2),
+)
+_kept(
     "cache-room-for-one-token",
     "Each step is written into the place of one token",
     "Right for one token at a time; several tokens do not fit, and an error says so.",
@@ -298,6 +343,30 @@ _kept(
     "torch.cat([kept, new], dim=2) lays them one behind the other.",
     lambda kept, new: new if kept is None else kept + new,
 )
+
+
+# The same while len() is a counter of its own, and right.
+for _where, _dim in (("heads", 1), ("batch", 0), ("numbers", 3)):
+    mistake(
+        f"cache-grows-in-{_where}-while-counted",
+        f"The cache grows along dim {_dim}, the {_where}, while len() counts the tokens apart",
+        "len() is right; keys and values are not longer, or an error says that sizes do not match.",
+        "in (B, h, L, d_k) the tokens are dim 2 (or -2).",
+        stage="cache_keys",
+        also={"cache_values": _along(_dim), "cache_length": lambda c: c.tokens},
+    )(_along(_dim))
+mistake(
+    "cache-steps-stacked",
+    "The steps are stacked along a new axis, from the first on",
+    "There are five axes; steps of several lengths cannot be stacked.",
+    "torch.cat joins along an axis that is there: torch.cat(self.keys, dim=2).",
+    stage="cache_keys",
+    also={"cache_values": lambda kept, new: _stacked(kept, new), "cache_length": lambda c: c.tokens},
+)(lambda kept, new: _stacked(kept, new))
+
+
+def _stacked(kept: Tensor | None, new: Tensor) -> Tensor:
+    return torch.stack([*([] if kept is None else kept.unbind(2)), new], dim=2)
 
 
 def _one_of_two(id: str, title: str, effect: str, hint: str, stage: str, join: Join) -> None:
@@ -342,8 +411,9 @@ for _what, _other in (("keys", "values"), ("values", "keys")):
 # ---------------------------------------------------------------- what append returns
 
 
-def _without_last(x: Tensor, count: int) -> Tensor:
-    return x[:, :, : x.size(2) - count]
+def _before(c: Kept, k: Tensor) -> tuple[Tensor, Tensor]:
+    end = c.k.size(2) - k.size(2)
+    return c.k[:, :, :end], c.v[:, :, :end]
 
 
 def _in_one_buffer(c: Kept, room: int) -> tuple[Tensor, Tensor]:
@@ -442,14 +512,56 @@ _given(
     "append returns what was kept before the new tokens were added",
     "The new tokens see the old ones and not themselves.",
     "join first, and return all that is kept then.",
-    lambda c, k, v: (k, v) if c.steps == 1 else tuple(_without_last(x, k.size(2)) for x in (c.k, c.v)),
+    lambda c, k, v: _before(c, k) if c.steps > 1 else (k, v),
 )
 _given(
-    "cache-returns-nothing-of-the-first",
-    "append returns what was kept before, None at first",
+    "cache-returns-none-at-first",
+    "append returns what was kept before, the first time None for keys and values",
     "The new tokens see the old ones and not themselves; in the first step there is nothing.",
     "join first, and return all that is kept then.",
-    lambda c, k, v: (None, None) if c.steps == 1 else tuple(_without_last(x, k.size(2)) for x in (c.k, c.v)),
+    lambda c, k, v: _before(c, k) if c.steps > 1 else (None, None),
+)
+_given(
+    "cache-returns-up-to-old-place",
+    "append returns the buffer up to the place where the new tokens begin",
+    "The new tokens see the old ones and not themselves; in the first step there is nothing.",
+    "advance the place first: self.pos += k.size(2), then return self.k[:, :, : self.pos].",
+    lambda c, k, v: _before(c, k),
+)
+_given(
+    "cache-returns-lists",
+    "append returns the lists of all steps, not joined",
+    "Scores need one tensor of keys.",
+    "return torch.cat(self.keys, dim=2), torch.cat(self.values, dim=2).",
+    lambda c, k, v: ([c.k], [c.v]),
+)
+_given(
+    "cache-returns-dict",
+    "append returns a dictionary",
+    "Whoever unpacks it gets its names, not its tensors.",
+    "return the pair: return self.k, self.v.",
+    lambda c, k, v: {"k": c.k, "v": c.v},
+)
+_given(
+    "cache-returns-arrays",
+    "append returns numpy arrays",
+    "They do not go together with the queries, and carry no gradient.",
+    "stay in torch.",
+    lambda c, k, v: (c.k.numpy(), c.v.numpy()),
+)
+_given(
+    "cache-returns-keys-and-values-joined",
+    "append returns keys and values joined along the last axis",
+    "One tensor comes back where two are unpacked.",
+    "return the pair: return self.k, self.v.",
+    lambda c, k, v: torch.cat([c.k, c.v], dim=-1),
+)
+_given(
+    "cache-returns-squeezed",
+    "append returns keys and values squeezed: every axis of size 1 is gone",
+    "Right but for one example, one head or one token.",
+    "leave squeeze() away.",
+    lambda c, k, v: (c.k.squeeze(), c.v.squeeze()),
 )
 _given(
     "cache-returns-tokens-before-heads",
@@ -588,16 +700,19 @@ _length(
     lambda c: c.ever,
 )
 _length(
+    "cache-length-of-examples-of-each-step",
+    "len() adds up the examples of each step",
+    "It grows by B in each step, however many tokens there are.",
+    "add up tokens: k.size(2).",
+    lambda c: 0 if c.k is None else c.k.size(0) * c.steps,
+)
+_length(
     "cache-length-of-batch-and-tokens",
     "len() counts the tokens of all examples together",
     "It is B times too large.",
     "all examples have the same positions: k.size(2).",
     lambda c: 0 if c.k is None else c.k.size(0) * c.k.size(2),
 )
-
-
-def _copied(kept: Tensor | None, new: Tensor) -> Tensor:
-    return new.clone() if kept is None else torch.cat([kept, new], dim=2)
 
 
 def _reset(id: str, title: str, effect: str, hint: str, reset: Callable[..., Any]) -> None:
@@ -649,12 +764,12 @@ mistake(
 )(lambda c: (c.k, c.v))
 mistake(
     "cache-reset-zeroes-what-was-returned",
-    "reset writes zeros into the tensors that append returned",
-    "len() and what comes later are right; who still holds keys and values of before finds zeros.",
-    "let go of the tensors, self.k = None, instead of zero_().",
+    "reset writes zeros into the memory of which append returned a part",
+    "Who still holds keys and values of the sequence before finds zeros.",
+    "let go of the buffers, self.k = None, instead of zero_(), or return copies.",
     stage="cache_reset",
-    also={"cache_keys": lambda kept, new: _copied(kept, new), "cache_values": lambda k, n: _copied(k, n)},
-)(lambda c: tuple(x if x is None else [x.zero_(), None][1] for x in (c.k, c.v)))
+    also={"cache_give": lambda c, k, v: _in_one_buffer(c, room=0)},
+)(lambda c: [[x.zero_() for pair in c.given for x in pair], (None, None)][1])
 mistake(
     "cache-writes-over-what-was-returned",
     "After a reset the same memory is written again: append returned a part of it",
@@ -710,6 +825,17 @@ def _(cache: KVCache, L: int) -> int:
 )
 def _(cache: KVCache, L: int) -> int:
     return len(cache) + 1 if len(cache) else 0
+
+
+@mistake(
+    "cached-start-before-the-cache",
+    "The new tokens start L new positions before the end of the cache",
+    "len(cache) - L new is where they would start if the cache held them already.",
+    "before append, start = len(cache).",
+    stage="cached_start",
+)
+def _(cache: KVCache, L: int) -> int:
+    return len(cache) - L
 
 
 @mistake(
@@ -822,6 +948,18 @@ def _append_then_rotate(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, T
 
 
 @mistake(
+    "cached-all-rotated-after-append",
+    "The start is the length after append, and all keys of the cache are rotated in every step",
+    "New queries are turned too far by L new, and what the cache holds is rotated once more.",
+    "start = len(cache) before append; rotate the new keys only, and append them rotated.",
+    stage="cached_append",
+    also={"turn_keys": lambda k, positions: k, "cached_start": lambda cache, L: len(cache) + L},
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return _append_then_rotate(cache, k, v)
+
+
+@mistake(
     "cached-all-keys-rotated-again",
     "The keys are appended as they are, and all keys of the cache rotated in every step",
     "What the cache holds is rotated once more; with a cache of its own, work is done again in every step.",
@@ -844,7 +982,273 @@ def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return _append_then_rotate(cache, k, v)
 
 
+def _rotated_otherwise(
+    id: str, title: str, effect: str, hint: str, turn: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Enter a rotation of its own for new queries and keys, which does not fit that of the cached keys."""
+    mistake(id, title, effect, hint, stage="turn_queries", also={"turn_keys": turn})(turn)
+
+
+def _turned(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotate (…, L, d_k) in halves by angles (L, d_k)."""
+    a, b = x.chunk(2, dim=-1)
+    return x * angles.cos() + torch.cat([-b, a], dim=-1) * angles.sin()
+
+
+def _angles(positions: Tensor, d_k: int, base: float = 10_000.0) -> Tensor:
+    """(L,) → (L, d_k/2)."""
+    return positions[:, None] * base ** (-torch.arange(0, d_k, 2).double() / d_k)
+
+
+def _in_neighbours(x: Tensor, positions: Tensor) -> Tensor:
+    angles = _angles(positions, x.size(-1))
+    a, b = x[..., 0::2], x[..., 1::2]
+    turned = a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+_rotated_otherwise(
+    "cached-rotates-neighbours",
+    "The rotation pairs neighbours (2i, 2i + 1), as Meta's code of Llama does",
+    "New keys do not fit the cached ones, whose pairs are (i, i + d_k/2).",
+    "rotate with apply_rope, or pair x[..., :d_k // 2] with x[..., d_k // 2 :].",
+    _in_neighbours,
+)
+_rotated_otherwise(
+    "cached-rotates-backwards",
+    "The rotation turns the other way round",
+    "Distances count with the wrong sign, and new keys do not fit the cached ones.",
+    "a cos - b sin and a sin + b cos: rotate_half(x) is cat(-b, a).",
+    lambda x, positions: turn_keys(x, -positions),
+)
+_rotated_otherwise(
+    "cached-rotates-halves-by-angles-of-neighbours",
+    "The numbers are paired in halves, but each angle stands twice in a row: repeat_interleave",
+    "The two numbers of a pair are turned by different angles.",
+    "torch.cat([angles, angles], dim=-1) for pairs (i, i + d_k/2).",
+    lambda x, positions: _turned(x, _angles(positions, x.size(-1)).repeat_interleave(2, dim=-1)),
+)
+_rotated_otherwise(
+    "cached-rotates-with-another-base",
+    "The base of the frequencies is 500000, that of Llama 3",
+    "New keys do not fit the cached ones, which are rotated with base 10000.",
+    "10000 ** (-2i / d_k), as apply_rope has it.",
+    lambda x, positions: _turned(x, _angles(positions, x.size(-1), 500_000.0).repeat(1, 2)),
+)
+_rotated_otherwise(
+    "cached-rotates-heads",
+    "The axis of the heads is taken for that of the tokens: each head has one position",
+    "In (B, h, L, d_k) the tokens are dim 2.",
+    "positions belong to dim -2: (L, d_k) broadcasts over (B, h, L, d_k) as it is.",
+    lambda x, positions: turn_keys(x.transpose(1, 2), positions[0] + torch.arange(x.size(1))).transpose(1, 2),
+)
+
+
+# ---------------------------------------------------------------- what may be seen
+
+
+def _seen(id: str, title: str, effect: str, hint: str, allowed: Callable[[int, int], Tensor]) -> None:
+    mistake(id, title, effect, hint, stage="causal", also={"cached_give": lambda output: output})(allowed)
+
+
+_seen(
+    "cached-top-left-for-several",
+    "For several new tokens the mask is aligned top-left: is_causal=True where L new > 1",
+    "Right for one token at a time and for an empty cache; a second prompt sees the oldest keys only.",
+    "align bottom-right: causal_mask(Lq, Lk).",
+    lambda Lq, Lk: torch.ones(Lq, Lk, dtype=torch.bool).tril(0 if Lq > 1 else Lk),
+)
+_seen(
+    "cached-no-mask-behind-a-cache",
+    "There is a mask only while the cache is empty",
+    "Right for one token at a time; several tokens behind a cache see the later ones among them.",
+    "mask in every step: causal_mask(Lq, Lk).",
+    lambda Lq, Lk: causal(Lq, Lk) if Lq == Lk else torch.ones(Lq, Lk, dtype=torch.bool),
+)
+_seen(
+    "cached-mask-parts-exchanged",
+    "The triangle for the new tokens stands in front of the columns for the cached ones",
+    "New tokens see later ones, and not all of the cached.",
+    "cached keys come first: torch.cat([ones(Lq, Lk - Lq), tril], dim=-1).",
+    lambda Lq, Lk: torch.cat([causal(Lq), torch.ones(Lq, Lk - Lq, dtype=torch.bool)], dim=-1),
+)
+_seen(
+    "cached-mask-sees-first-row",
+    "Every new token sees what the first of them sees",
+    "Right for one token at a time; the others do not see themselves.",
+    "a row for each query: keys up to start + i.",
+    lambda Lq, Lk: causal(Lq, Lk)[:1].expand(Lq, Lk),
+)
+
+# What becomes of a query that sees nothing depends on how it is written: NaN with -inf, as in the entries of
+# masks; zeros in scaled_dot_product_attention, also PyTorch's; the mean of the values with a large negative
+# number.
+_OF_NOTHING: dict[str, tuple[str, Stage]] = {
+    "zeros": (
+        "where nothing is left to see, the output is zero",
+        lambda scores, d_k: torch.softmax(scores, dim=-1).nan_to_num(0.0),
+    ),
+    "mean": (
+        "where nothing is left to see, all values are mixed alike",
+        lambda scores, d_k: torch.softmax(scores.clamp_min(torch.finfo(scores.dtype).min), dim=-1),
+    ),
+}
+_WITH_EMPTY_ROWS: tuple[tuple[str, str, str, Callable[[int, int], Tensor]], ...] = (
+    (
+        "excludes-self",
+        "A token may not see itself, only those before it",
+        "keep the diagonal: key position <= query position.",
+        lambda Lq, Lk: torch.ones(Lq, Lk).tril(Lk - Lq - 1),
+    ),
+    (
+        "mask-inverted",
+        "The mask is inverted, so that tokens see the future only",
+        "True means may attend, also in PyTorch's scaled_dot_product_attention: tril, not triu.",
+        lambda Lq, Lk: ~causal(Lq, Lk),
+    ),
+    (
+        "mask-inverted-top-left",
+        "The mask is inverted, triu(diagonal=1), and aligned top-left",
+        "True means may attend, bottom-right aligned: tril(diagonal=Lk - Lq).",
+        lambda Lq, Lk: torch.ones(Lq, Lk).triu(1),
+    ),
+    (
+        "excludes-self-top-left",
+        "A token may not see itself, and the mask is aligned top-left, tril(diagonal=-1)",
+        "tril(diagonal=Lk - Lq).",
+        lambda Lq, Lk: torch.ones(Lq, Lk).tril(-1),
+    ),
+    (
+        "mask-shifted-the-wrong-way",
+        "The diagonal of the mask is shifted by Lq - Lk",
+        "shift by Lk - Lq: the last query sees the last key.",
+        lambda Lq, Lk: torch.ones(Lq, Lk).tril(Lq - Lk),
+    ),
+)
+for _id, _title, _hint, _allowed in _WITH_EMPTY_ROWS:
+    for _what, (_then, _softmax) in _OF_NOTHING.items():
+        mistake(
+            f"cached-{_id}-gives-{_what}",
+            f"{_title}; {_then}",
+            "It shows at once: the first token of a text should see itself.",
+            _hint,
+            stage="causal",
+            also={"softmax": _softmax, "cached_hide": CACHED["cached_hide"]},
+        )(_allowed)
+mistake(
+    "cached-hides-with-zero",
+    "What may not be seen gets score 0, not -inf",
+    "exp(0) is 1: hidden keys take their share.",
+    "masked_fill(~allowed, float('-inf')).",
+    stage="cached_hide",
+)(lambda scores, allowed: scores.masked_fill(allowed == 0, 0.0))
+mistake(
+    "cached-hides-with-plus-inf",
+    "What may not be seen gets score +inf, not -inf",
+    "The result is NaN wherever anything is hidden.",
+    "masked_fill(~allowed, float('-inf')).",
+    stage="cached_hide",
+)(lambda scores, allowed: scores.masked_fill(allowed == 0, torch.inf))
+mistake(
+    "cached-adds-mask",
+    "The mask of True and False is added to the scores: + 1 where a key may be seen",
+    "Nothing is hidden; what may be seen counts e times as much.",
+    "masked_fill(~allowed, float('-inf')).",
+    stage="cached_hide",
+    also={"causal": causal},  # an additive mask is to be added
+)(lambda scores, allowed: scores + allowed)
+
+
+@mistake(
+    "cached-hides-after-softmax",
+    "The weights are set to 0 after the softmax",
+    "Rows of weights sum to less than 1 where anything is hidden.",
+    "hide the scores, before the softmax.",
+    stage="cached_hide",
+    also={"softmax": lambda scores, d_k: scores},
+)
+def _(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1).masked_fill(allowed == 0, 0.0)
+
+
 # ---------------------------------------------------------------- append and give
+
+
+mistake(
+    "cached-methods-of-another-cache",
+    "The cache is asked for what it does not have",
+    "get_seq_length and update are methods of transformers' caches, and older ones are pairs of tensors.",
+    "len(cache) for the length; k_all, v_all = cache.append(k, v).",
+    stage="cached_start",
+)(_raising(no_such_method()))
+
+
+@mistake(
+    "cached-appended-for-keys-and-for-values",
+    "append is called once for the keys and once more for the values",
+    "Each call adds the new tokens: there are more values than keys.",
+    "k_all, v_all = cache.append(k, v), once.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    k_all, _ = cache.append(k, v)
+    return k_all, cache.append(k, v)[1]
+
+
+@mistake(
+    "cached-values-of-new-tokens",
+    "All keys are compared, but only the new values are mixed",
+    "Right with an empty cache; else an error, as there are more weights than values.",
+    "use both that append returns: k_all and v_all.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return cache.append(k, v)[0], v
+
+
+@mistake(
+    "cached-keys-of-new-tokens",
+    "All values are mixed, but only the new keys are compared",
+    "Right with an empty cache; else an error, as there are fewer weights than values.",
+    "use both that append returns: k_all and v_all.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return k, cache.append(k, v)[1]
+
+
+@mistake(
+    "cached-values-appended-as-keys",
+    "append is given the values first and the keys second",
+    "With an empty cache keys and values are exchanged; else each is mixed of both.",
+    "cache.append(k, v).",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return cache.append(v, k)
+
+
+@mistake(
+    "cached-values-appended-as-keys-and-back",
+    "append is given the values first and the keys second, and what it returns is taken so too",
+    "Right with an empty cache; else the new keys go to the cached values.",
+    "k_all, v_all = cache.append(k, v).",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    v, k = cache.append(v, k)
+    return k, v
+
+
+@mistake(
+    "cached-keys-appended-twice",
+    "The keys are appended as the values too",
+    "What is mixed are keys, at least those of the new tokens.",
+    "cache.append(k, v).",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return cache.append(k, k)
 
 
 @mistake(
