@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mha._validate import check_torch_layer
-from mha.check.catalogue import Mistake
+from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import is_blank
 from mha.check.exercise import Probe
 from mha.check.layers import behaviour as layer_behaviour
@@ -320,17 +320,20 @@ def _mark(
     probes, remarks = _probes(built), []
     if isinstance(built.answer, nn.Module) and not all(map(is_made, built.answer.parameters())):
         run(built, probes[0].arguments)  # lazy layers make their weights in the first call
+    unused = replace(built, answer=run(lambda: copy.deepcopy(built.answer), {}).value)
     if built.like is None and layer_behaviour.computes_in_float32(built, probes[2]):
         built = replace(built, like=torch.empty(0, dtype=torch.float32))
+        unused = replace(unused, like=built.like)
         probes, remarks = _probes(built), ["It computes in float32 inside, so that is where it was compared."]
-    unused = replace(built, answer=run(lambda: copy.deepcopy(built.answer), {}).value)
     given = [run(built, probe.arguments) for probe in probes]
     readings = believable(built, w, probes, given)
     if not readings:
         return _of_too_few(built, probes, given) or no_projections(built, given)
+    narrowed = False
     half = next((i for i, probe in enumerate(probes) if probe.shows == HALF), None)
     if half is not None and layer_behaviour.only_rounded(probes[half], given[half]):
         remarks.append(in_half(given[half]))
+        narrowed = strict and given[half].error is None and first(given[half].value).dtype == torch.float32
         del probes[half], given[half]
     numbers = next((i for i, probe in enumerate(probes) if probe.shows == NUMBERS), None)
     if numbers is not None and not strict and layer_behaviour.refuses_dtype(given[numbers]):
@@ -348,6 +351,8 @@ def _mark(
         reading, result = diagnosed(compared)
         if result.passed:
             result = _behaves_wrongly(built, reading, probes, given, fresh) or result
+        if result.passed and narrowed:
+            result = named(CATALOGUE["give-as-float32"])
         if result.passed:
             result = _in_masked_half(built, result, probes, strict)
             remarks += _masks_not_taken(built, reading) + returned_otherwise(built, probes[0])

@@ -107,7 +107,8 @@ def explained(built: Built, result: Result, given: list[Outcome]) -> Result:
     if error is None and inspect.isroutine(first(value)):
         return told(result, parentheses)
     if isinstance(value, tuple) and len(value) > 2 and not result.mistakes:
-        return told(result, f"It returns {len(value)} things: call=… can pick output and weights.")
+        more = told(result, f"It returns {len(value)} things: call=… can pick output and weights.")
+        return replace(more, mistakes=(known.RETURNS_MORE,))
     # What an error means in general does not yet say where to look.
     if error is None or any(entry.stage != "error" for entry in result.mistakes):
         return result

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mha.check.catalogue import behaviour, mistake
 from mha.check.exercises.attention import score, take
-from mha.check.exercises.heads import merge
+from mha.check.exercises.heads import merge, split
 from mha.check.exercises.layer import (
     Inputs,
     linear,
@@ -181,31 +181,64 @@ _chained(
 )
 
 
-def _viewed(x: Tensor, num_heads: int) -> Tensor:
-    """Return what the right split makes the heads of that a view alone would have made of x."""
-    B, L, d_model = x.shape
-    return merge(x.reshape(B, num_heads, L, d_model // num_heads))
+def _miscut(way: str, title: str, effect: str, hint: str, cut: Callable[[Tensor, int], Tensor]) -> None:
+    """Enter one wrong way to cut queries, keys or values, and only them, into heads (B, h, L, d_k)."""
+    for role, (stage, _, what) in _STAGES.items():
+        project = {"q": project_q, "k": project_k, "v": project_v}[role]
+
+        # Joined again, it is what the right split makes the wrong heads of.
+        @mistake(
+            f"layer-{what}-{way}", title.format(what), effect.format(what), hint.format(what), stage=stage
+        )
+        def _(
+            inputs: Inputs, w: Projections, project: Callable[[Inputs, Projections], Tensor] = project
+        ) -> Tensor:
+            return merge(cut(project(inputs, w), w.num_heads))
 
 
-def _view_only(role: str, what: str, stage: str) -> None:
-    project = {"q": project_q, "k": project_k, "v": project_v}[role]
-
-    @mistake(
-        f"layer-{what}-view-only",
-        f"The {what}, and only they, are viewed as (B, h, L, d_k) at once, without a transpose",
-        f"The right shape; a head holds pieces of some tokens' {what} and nothing of others'.",
-        f"cut the {what} as the other two: view as (B, L, h, d_k), then transpose(1, 2).",
-        stage=stage,
-    )
-    def _(inputs: Inputs, w: Projections) -> Tensor:
-        return _viewed(project(inputs, w), w.num_heads)
-
-
-for _role, (_stage, _source, _what) in _STAGES.items():
-    _view_only(_role, _what, _stage)
+_miscut(
+    "view-only",
+    "The {}, and only they, are viewed as (B, h, L, d_k) at once, without a transpose",
+    "The right shape; a head holds pieces of some tokens' {} and nothing of others'.",
+    "cut the {} as the other two: view as (B, L, h, d_k), then transpose(1, 2).",
+    lambda x, h: x.reshape(x.size(0), h, x.size(1), -1),
+)
+_miscut(
+    "interleaved",
+    "The {}, and only they, are cut as (d_k, h): each head takes every h-th number",
+    "A head's {} are of other columns than the other two that it works on.",
+    "cut the {} as the other two: heads first, view(B, L, h, d_k).",
+    lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
+)
+_miscut(
+    "of-first-head",
+    "Every head is given the {} of the first",
+    "The other heads' {} are computed and never used.",
+    "in a loop over the heads, index the {} with its number, too.",
+    lambda x, h: split(x, h)[:, :1].expand(-1, h, -1, -1),
+)
+_miscut(
+    "of-last-head",
+    "Every head is given the {} of the last",
+    "A variable of an earlier loop is used, which holds the {} of its last round.",
+    "keep the {} of all heads, in a list or a tensor, and index them.",
+    lambda x, h: split(x, h)[:, -1:].expand(-1, h, -1, -1),
+)
 
 
 # ---------------------------------------------------------------- heads
+
+
+@mistake(
+    "layer-batch-of-one",
+    "The view counts on a batch of one: view(1, -1, h, d_k)",
+    "Right for one example; with more, all their tokens stand in one row and attend to one another.",
+    "take the size of the batch from the input: x.size(0).",
+    stage="split",
+    also={"key_length": same_length},  # a stage of layers only
+)
+def _(x: Tensor, num_heads: int) -> Tensor:
+    return split(x.reshape(1, -1, x.size(-1)), num_heads)
 
 
 @mistake(
@@ -265,6 +298,46 @@ def _(x: Tensor) -> Tensor:
 )
 def _(x: Tensor) -> Tensor:
     return merge(x[:, :1].expand_as(x))
+
+
+@mistake(
+    "merge-averaged-and-repeated",
+    "The mean of the heads stands in the place of each of them",
+    "The right shape, and h blocks that are all alike.",
+    "lay the heads side by side, each as it is.",
+    stage="merge",
+)
+def _(x: Tensor) -> Tensor:
+    return merge(x.mean(dim=1, keepdim=True).expand_as(x))
+
+
+@mistake(
+    "softmax-over-batch-and-heads",
+    "The softmax runs over batch and heads, which share an axis: dim=0 of (B·h, Lq, Lk)",
+    "What one example gives a key depends on what the others give theirs.",
+    "softmax(dim=-1), over the keys.",
+    stage="softmax",
+)
+def _(scores: Tensor, d_k: int) -> Tensor:
+    return scores.flatten(0, 1).softmax(dim=0).view(scores.shape)
+
+
+@mistake(
+    "mask-first-head-only",
+    "The mask is applied to the first head only",
+    "All other heads look at what is hidden.",
+    "let the mask broadcast over the heads: (B, 1, Lq, Lk).",
+    stage="mask",
+    also={"guard": lambda weights, mask: weights.masked_fill(_in_first_head(weights, mask), 0.0)},
+)
+def _(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(_in_first_head(scores, mask), torch.finfo(scores.dtype).min)
+
+
+def _in_first_head(scores: Tensor, mask: Tensor) -> Tensor:
+    blocked = (mask == 0).expand(scores.shape).clone()
+    blocked[:, 1:] = False
+    return blocked
 
 
 @mistake(
@@ -480,6 +553,48 @@ def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
 
 
 @mistake(
+    "layer-output-bias-per-head",
+    "W_o's bias is added once for each head",
+    "Each head goes through its columns of W_o, bias and all, and the h results are added up.",
+    "add the bias once, after the sum.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return linear(concat, w.W_o, None if w.b_o is None else w.b_o * w.num_heads)
+
+
+@mistake(
+    "layer-output-averaged-over-tokens",
+    "The output is averaged over the tokens",
+    "One row is left of Lq: a sentence has a vector, its tokens have none.",
+    "return a row for each query: (B, Lq, d_model).",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return output(concat, inputs, w).mean(dim=1)
+
+
+for _id, _what, _index in (
+    ("last", "the last token's", slice(-1, None)),
+    ("first", "the first token's", slice(1)),
+):
+    for _kept in (True, False):
+
+        @mistake(
+            f"layer-output-of-{_id}-token{'' if _kept else '-without-axis'}",
+            f"Only {_what} output comes back{', with its axis' if _kept else ''}",
+            "One row is left of Lq.",
+            "return a row for each query: (B, Lq, d_model).",
+            stage="output",
+        )
+        def _(
+            concat: Tensor, inputs: Inputs, w: Projections, index: slice = _index, kept: bool = _kept
+        ) -> Tensor:
+            rows = output(concat, inputs, w)[:, index]
+            return rows if kept else rows.squeeze(1)
+
+
+@mistake(
     "layer-output-twice",
     "W_o is applied twice",
     "The right shape and wrong numbers.",
@@ -679,6 +794,17 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @mistake(
+    "give-weights-averaged-over-batch",
+    "The weights come back averaged over the examples",
+    "(h, Lq, Lk): no example can be told from another.",
+    "return those of each example and head, (B, h, Lq, Lk).",
+    stage="give",
+)
+def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, weights.mean(dim=0)
+
+
+@mistake(
     "give-weights-folded",
     "The weights come back with batch and heads in one axis, (B·h, Lq, Lk)",
     "Nothing tells which of them belong to which example.",
@@ -754,6 +880,13 @@ DROPOUT_NOT_RESCALED = behaviour(
     "What dropout leaves is not scaled up by 1 / (1 - p)",
     "The layer is weaker in training than in evaluation.",
     "use nn.Dropout, which scales.",
+)
+RETURNS_MORE = behaviour(
+    "layer-returns-more",
+    "give",
+    "More than output and weights comes back",
+    "output, weights = layer(Q, K, V) raises: too many values to unpack.",
+    "return output, weights; keep anything else in an attribute of self.",
 )
 NO_MODULE = behaviour(
     "layer-no-module",
