@@ -386,9 +386,13 @@ class _Cache(mha.KVCache):
         raise no_such_method()
 
 
-def no_such_method() -> AttributeError:
+class OtherCacheError(AttributeError, TypeError):
+    """A cache is asked for what caches of other libraries have: a method, an attribute, an item."""
+
+
+def no_such_method() -> OtherCacheError:
     """Return the error that says what a cache can do, to those who take it for another."""
-    return AttributeError("the cache has append(k, v), reset() and len(cache), and nothing else")
+    return OtherCacheError("the cache has append(k, v), reset() and len(cache), and nothing else")
 
 
 def _cached_probes() -> list[Probe]:

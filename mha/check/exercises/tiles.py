@@ -84,7 +84,7 @@ def tile_divide(mix: Tensor, total: Tensor, count: int) -> Tensor:
     return mix / total
 
 
-def tile_give(output: Tensor, block: int) -> Any:
+def tile_give(output: Tensor, block: int, Q: Tensor) -> Any:
     """(…, Lq, d_v)."""
     return output
 
@@ -126,7 +126,7 @@ def online(s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, block: int) 
         added = s["tile_part"](powers, s["tile_values"](V, part), scores)
         mix = s["tile_mix"](mix, shrink, added, total, before)
         largest = larger
-    return s["tile_give"](s["tile_divide"](mix, total, len(parts)), block)
+    return s["tile_give"](s["tile_divide"](mix, total, len(parts)), block, Q)
 
 
 def _tile_probes() -> list[Probe]:

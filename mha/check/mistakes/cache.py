@@ -1073,6 +1073,13 @@ _seen(
     lambda Lq, Lk: torch.cat([causal(Lq), torch.ones(Lq, Lk - Lq, dtype=torch.bool)], dim=-1),
 )
 _seen(
+    "cached-mask-sizes-exchanged",
+    "The mask is made with its sizes exchanged: causal_mask(Lk, Lq)",
+    "It broadcasts for one new token, and gives too many rows; else an error.",
+    "queries are the rows: causal_mask(Lq, Lk).",
+    lambda Lq, Lk: causal(Lk, Lq),
+)
+_seen(
     "cached-mask-sees-first-row",
     "Every new token sees what the first of them sees",
     "Right for one token at a time; the others do not see themselves.",
@@ -1215,6 +1222,18 @@ def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 )
 def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return k, cache.append(k, v)[1]
+
+
+@mistake(
+    "cached-scores-of-new-keys",
+    "Queries are compared with the new keys only, while mask and values are those of all",
+    "Right with an empty cache; else the mask does not fit, and an error says so.",
+    "q @ k_all.transpose(-2, -1).",
+    stage="score",
+    also={"cached_give": lambda output: output},
+)
+def _(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k[:, :, k.size(2) - q.size(2) :].transpose(-2, -1)
 
 
 @mistake(

@@ -1,5 +1,7 @@
 """What goes wrong when attention is worked out in tiles."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -118,6 +120,28 @@ def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
 )
 def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
     return tiles((Lk // block + 1) * block, block, Q)
+
+
+@mistake(
+    "tiles-end-at-block",
+    "The end of every tile is `block`: K[..., start:block, :]",
+    "Every tile but the first is empty, and an empty tile has no largest score: an error.",
+    "K[..., start : start + block, :].",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return [slice(start, block) for start in range(0, Lk, block)]
+
+
+@mistake(
+    "tiles-as-many-as-keys-in-one",
+    "There are `block` tiles, which start at 0, 1, 2 …: range(block)",
+    "`block` is how many keys are in a tile, not how many tiles there are.",
+    "range(0, Lk, block).",
+    stage="tiles",
+)
+def _(Lk: int, block: int, Q: Tensor) -> list[slice]:
+    return [slice(start, start + block) for start in range(block)]
 
 
 @mistake(
@@ -321,6 +345,40 @@ def _(largest: Tensor, scores: Tensor) -> Tensor:
 
 
 @mistake(
+    "tile-largest-not-handed-on",
+    "The largest score so far is not handed on to the next tile: largest = larger is missing",
+    "The factor for what was gathered is 0 in every tile: only the last one counts.",
+    "set it at the end of each tile.",
+    stage="tile_largest",
+    also={"tile_shrink": lambda largest, larger: torch.zeros_like(larger)},
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return scores.amax(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-largest-over-queries",
+    "The largest score is taken over the queries: dim=-2",
+    "There is one for each key, not for each query: an error, or another result.",
+    "scores.amax(dim=-1, keepdim=True): keys are the last axis.",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.maximum(largest, scores.amax(dim=-2, keepdim=True))
+
+
+@mistake(
+    "tile-largest-without-keepdim",
+    "keepdim=True is missing in the largest score of a tile",
+    "(B, h, Lq) does not go with (B, h, Lq, 1): an error, or the queries are compared with one another.",
+    "scores.amax(dim=-1, keepdim=True).",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.maximum(largest, scores.amax(dim=-1))
+
+
+@mistake(
     "tile-largest-never-updated",
     "The largest score of the first tile is kept for all",
     "Right for small scores; a much larger one in a later tile overflows.",
@@ -458,6 +516,17 @@ def _(largest: Tensor, larger: Tensor) -> Tensor:
 
 
 @mistake(
+    "tile-shrink-of-old-largest",
+    "The factor is exp(old largest): the new one is missing in it",
+    "Old sums are scaled by what has nothing to do with how much the largest score has grown.",
+    "the factor is exp(old largest - new largest).",
+    stage="tile_shrink",
+)
+def _(largest: Tensor, larger: Tensor) -> Tensor:
+    return largest.exp()
+
+
+@mistake(
     "tile-shrink-zero",
     "What was gathered is lost wherever the largest score grows",
     "The factor is 0 there: right only if the largest score is in the first tile.",
@@ -525,6 +594,17 @@ def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
 )
 def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1)
+
+
+@mistake(
+    "tiles-weighted-by-largest-score",
+    "Each tile has a softmax of its own, and the results are weighted by a softmax of the largest scores",
+    "A tile counts by its largest score alone, not by the sum of its powers.",
+    "weigh the tiles by exp(largest) times the sum of the powers, their log-sum-exp.",
+    stage="tile_powers",
+)
+def _(scores: Tensor, larger: Tensor, largest: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1) * (scores.amax(dim=-1, keepdim=True) - larger).exp()
 
 
 @mistake(
@@ -605,6 +685,39 @@ def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
 )
 def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
     return total * shrink + powers.amax(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-total-of-own-largest",
+    "What a tile adds to the sum is relative to its own largest score, what it adds to the mix is not",
+    "Where the largest score is in another tile, its sum counts too much.",
+    "multiply what the tile adds by exp(its largest - new largest).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total * shrink + (powers / powers.amax(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-total-over-queries",
+    "The powers are added up over the queries: dim=-2",
+    "There is one sum for each key, not for each query: an error, or another result.",
+    "powers.sum(dim=-1, keepdim=True): keys are the last axis.",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total * shrink + powers.sum(dim=-2, keepdim=True)
+
+
+@mistake(
+    "tile-total-without-keepdim",
+    "keepdim=True is missing in the sum of the powers of a tile",
+    "(B, h, Lq) does not go with (B, h, Lq, 1): an error, or the sums of all queries are mixed up.",
+    "powers.sum(dim=-1, keepdim=True).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total * shrink + powers.sum(dim=-1)
 
 
 @mistake(
@@ -774,6 +887,22 @@ def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) 
 
 
 @mistake(
+    "tiles-joined",
+    "Each tile has a softmax of its own, and the results are joined along the queries",
+    "There are Lq rows for each tile: a tile is one of keys, and its result belongs to all queries.",
+    "keep one sum and one mix over all tiles, and return Lq rows.",
+    stage="tile_mix",
+    also={
+        **_NOTHING_COMMON,
+        "tile_powers": lambda scores, larger, largest: torch.softmax(scores, dim=-1),
+        "tile_divide": lambda mix, total, count: mix,
+    },
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return torch.cat([mix, part], dim=-2) if before.any() else part
+
+
+@mistake(
     "tile-added-to-the-average",
     "Each tile has a softmax of its own, and the result is averaged with what was there: (old + new) / 2",
     "The last tile has half the say, whatever its scores.",
@@ -840,13 +969,25 @@ def _(mix: Tensor, total: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 @mistake(
+    "tile-scaled-at-the-end",
+    "The output is divided by √d_k, the scores are not",
+    "Weights are too peaked, and the output is too small.",
+    "divide the scores, before exp.",
+    stage="tile_give",
+    also={"scale": lambda scores, d_k, num_heads: scores},
+)
+def _(output: Tensor, block: int, Q: Tensor) -> Tensor:
+    return output / math.sqrt(Q.size(-1))
+
+
+@mistake(
     "tile-last-queries-missing",
     "The queries are cut into tiles too, and a last one that is shorter is dropped",
     "Rows are missing at the end of the output.",
     "range(0, Lq, block) reaches them all; the queries need no tiles.",
     stage="tile_give",
 )
-def _(output: Tensor, block: int) -> Tensor:
+def _(output: Tensor, block: int, Q: Tensor) -> Tensor:
     return output[..., : output.size(-2) // block * block, :]
 
 
@@ -857,7 +998,7 @@ def _(output: Tensor, block: int) -> Tensor:
     "range(0, Lq, block) reaches them all; the queries need no tiles.",
     stage="tile_give",
 )
-def _(output: Tensor, block: int) -> Tensor:
+def _(output: Tensor, block: int, Q: Tensor) -> Tensor:
     written = torch.arange(output.size(-2)) < output.size(-2) // block * block
     return output * written[:, None]
 
@@ -869,5 +1010,5 @@ def _(output: Tensor, block: int) -> Tensor:
     "return (B, h, Lq, d_v).",
     stage="tile_give",
 )
-def _(output: Tensor, block: int) -> Tensor:
+def _(output: Tensor, block: int, Q: Tensor) -> Tensor:
     return output.transpose(1, 2).flatten(2)
