@@ -110,6 +110,16 @@ def test_dtypes_are_told_where_they_are_what_matters():
     assert cause(raised.value)[1] == "There Q is (2, 4, 5, 3) of float32, K is (2, 4, 7, 3) of float32."
 
 
+def test_what_is_none_in_the_line_is_told():
+    def from_torch_mha(mha):
+        q, out = mha.q_proj_weight, mha.out_proj.weight
+        return {"W_q": q.detach(), "W_o": out.detach()}
+
+    with pytest.raises(AttributeError) as raised:
+        from_torch_mha(TORCHS)
+    assert cause(raised.value)[1] == "There q is None."
+
+
 def test_an_answer_that_raises_on_purpose_is_told_so():
     def asserts(x, num_heads):
         assert x.size(0) == 1, "one example at a time"

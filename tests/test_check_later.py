@@ -46,7 +46,12 @@ NAMED = {
     "87": {"cache-appended-twice"},
     "88": {"cached-start-at-zero"},
     "92": {"causal-top-left"},
-    "94": {"alibi-exponent-from-0", "alibi-no-interpolation"},  # both are made in it
+    "94": {
+        "alibi-exponent-from-0",
+        "alibi-no-interpolation",
+        "alibi-slope-1-in-front",
+        "alibi-from-0-in-front",
+    },
     "96": {"tile-mix-not-shrunk"},
     "97": {"tile-mix-inverted"},
 }

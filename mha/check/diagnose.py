@@ -174,7 +174,7 @@ class Comparison:
 
     def _mostly(self) -> Result | None:
         """Return the verdict if one mistake explains the first wrong result and most of the others."""
-        first, enough = self.wrong[0], max(2, (len(self.wrong) + 1) // 2)
+        first, enough = self.wrong[0], (len(self.wrong) + 1) // 2
         found: dict[Mistake, list[int]] = {}
         for entry in self.exercise.mistakes:
             if not self._alike(first, self._with_mistakes(first, (entry,))):
@@ -184,10 +184,10 @@ class Comparison:
             right = set(range(len(self.probes))) - set(self.wrong)
             if len(explained) >= enough and values and all(self._harmless(i, entry) for i in right):
                 found[entry] = explained
-        if not found:
-            return None
-        most = max(map(len, found.values()))
+        most = max(map(len, found.values()), default=0)
         readings = [(entry,) for entry, explained in found.items() if len(explained) == most]
+        if not 0 < len(readings) <= MANY:  # what fits many says nothing
+            return None
         result = self._named(readings)
         left = next((i for i in self.wrong if i not in found[readings[0][0]]), None)
         if result is None or left is None:  # but for the text of an error it is that mistake
@@ -308,7 +308,8 @@ class Comparison:
             lines.append(f"  or {len(readings) - MANY} more, which come to the same")
         lines += [f"  {entry.effect}" for entry in readings[0]]
         first = self.wrong[0]
-        parts, raised = self._difference(first), self._raised(first)
+        given, wanted = self.given[first].value, self._as_given(self.wanted[first].value)
+        parts, raised = self._difference(first) or evidence.other_shape(given, wanted), self._raised(first)
         if raised is not None:
             lines.append(f"  On {self.probes[first].shows} it raises {raised}")
         elif parts is not None:

@@ -18,12 +18,16 @@ from mha.check.outcome import OwnCode, own_code
 SHOWN = 4  # as many tensors as are shown of a line
 
 
-def _shape(x: Any) -> str:
-    return f"{tuple(x.shape)}"
+def _shape(x: Any) -> str | None:
+    return f"{tuple(x.shape)}" if isinstance(x, Tensor) else None
 
 
-def _shape_and_dtype(x: Any) -> str:
-    return f"{tuple(x.shape)} of {dtype_name(x)}"
+def _shape_and_dtype(x: Any) -> str | None:
+    return f"{tuple(x.shape)} of {dtype_name(x)}" if isinstance(x, Tensor) else None
+
+
+def _none(x: Any) -> str | None:
+    return "None" if x is None else None
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class _Kind:
 
     entry: Mistake
     text: re.Pattern[str]  # what the error's type and text contain, "TypeError: …"
-    show: Callable[[Any], str] | None = _shape
+    show: Callable[[Any], str | None] | None = _shape
 
 
 def _error(id: str, title: str, effect: str, hint: str, *texts: str, show: Any = _shape) -> _Kind:
@@ -94,7 +98,7 @@ _KINDS = (
         "NoneType",
         r"not None\b",
         "must be Tensor, not None",
-        show=None,
+        show=_none,
     ),
     _error(
         "not-called",
@@ -443,21 +447,22 @@ def _raised_on_purpose(line: str) -> bool:
     return bool(re.search(r"(^|:)\s*(raise\b(?!\s*NotImplementedError)|assert\b)", line))
 
 
-def _those_in(code: OwnCode, show: Callable[[Any], str]) -> str:
-    """Say what the tensors are whose names stand in a line: "There Q is (2, 3, 4), K is (2, 5, 4)."."""
+def _those_in(code: OwnCode, show: Callable[[Any], str | None]) -> str:
+    """Say what things are whose names stand in a line: "There Q is (2, 3, 4), K is (2, 5, 4)."."""
     written = re.findall(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", code.text) or [*code.names.maps[0]]
-    found = dict(_tensors(dict.fromkeys(written), code.names))
-    shown = [f"{name} is {show(x)}" for name, x in list(found.items())[:SHOWN]]
-    return f"There {', '.join(shown)}." if shown else ""
+    shown = {name: show(value) for name, value in _values(dict.fromkeys(written), code.names)}
+    told = [f"{name} is {text}" for name, text in shown.items() if text is not None]
+    return f"There {', '.join(told[:SHOWN])}." if told else ""
 
 
-def _tensors(written: Iterable[str], names: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def _values(written: Iterable[str], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in written:
         first, *rest = name.split(".")
-        value = names.get(first)
+        if first not in names:
+            continue
+        value = names[first]
         while isinstance(value, nn.Module) and rest:  # self.W_q.weight; no attribute of anything else
             first, value = f"{first}.{rest[0]}", getattr(value, rest.pop(0), None)
         if isinstance(value, nn.Linear):
             first, value = f"{first}.weight", value.weight
-        if isinstance(value, Tensor):
-            yield first, value
+        yield first, value

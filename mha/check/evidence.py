@@ -52,6 +52,17 @@ def difference(given: Any, wanted: Any) -> str | None:
     return _first_difference("result", given, wanted)
 
 
+def other_shape(given: Any, wanted: Any) -> str | None:
+    """Say how the shape of a result differs from the one that is wanted; None where it does not."""
+    parts = [("result", given, wanted)]
+    if isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted) == 2:
+        parts = list(zip(("output", "weights"), given, wanted, strict=True))
+    for name, one, other in parts:
+        if isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape != other.shape:
+            return f"{name} has shape {tuple(one.shape)}, wanted {tuple(other.shape)}"
+    return None
+
+
 def _first_difference(name: str, given: Any, wanted: Any) -> str | None:
     if not isinstance(given, Tensor) or not isinstance(wanted, Tensor) or given.shape != wanted.shape:
         return None

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -169,10 +170,19 @@ def unsteady(built: Built, probes: list[Probe], given: list[Outcome]) -> Mistake
     again, reseeded = run(built, probes[i].arguments), run(seeded, probes[i].arguments)
     by_chance = again.error is None and reseeded.error is None and not same(again.value, reseeded.value)
     if by_chance and "the random state" in again.changed:
-        return known.DROPOUT_IN_EVAL
+        return known.MADE_IN_FORWARD if _makes_layers(built, probes[i]) else known.DROPOUT_IN_EVAL
     if (again.error is None) != (given[i].error is None) or not same(again.value, given[i].value):
         return known.STATE_KEPT
     return None
+
+
+def _makes_layers(built: Built, probe: Probe) -> bool:
+    """Whether a call makes an nn.Linear, which draws its weights as it is made."""
+    with mock.patch.object(
+        nn.Linear, "reset_parameters", autospec=True, side_effect=nn.Linear.reset_parameters
+    ) as drawn:
+        run(built, probe.arguments)
+    return drawn.called
 
 
 def keeps_state(unused: Built, probes: list[Probe], exercises: Sequence[Exercise]) -> Mistake | None:

@@ -494,6 +494,13 @@ _given(
     lambda c, k, v: _in_one_buffer(c, room=1),
 )
 _given(
+    "cache-returns-whole-buffer-copied",
+    "append returns a copy of the whole buffer, with the room behind the last token",
+    "Queries attend to keys of zeros that stand for no token, and the causal mask does not fit.",
+    "return what is filled: self.k[:, :, : self.pos].",
+    lambda c, k, v: (_with_room(c.k, 1), _with_room(c.v, 1)),
+)
+_given(
     "cache-returns-nothing-at-first",
     "The first append returns nothing",
     "The return stands in the branch of the later steps only: the caller cannot unpack None.",

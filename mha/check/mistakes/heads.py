@@ -1329,6 +1329,13 @@ _repeated(
     lambda x, n_rep: x.repeat_interleave(n_rep // x.size(1), dim=1),
 )
 _repeated(
+    "repeat-to-a-total-at-least-once",
+    "n_rep is taken for the number of query heads, and divided by that of x, at least 1",
+    "There are too few heads.",
+    "n_rep says how often each head is repeated: repeat_interleave(n_rep, dim=1).",
+    lambda x, n_rep: x.repeat_interleave(max(1, n_rep // x.size(1)), dim=1),
+)
+_repeated(
     "repeat-once-too-few",
     "The heads are repeated n_rep - 1 times",
     "One copy of each head is missing.",

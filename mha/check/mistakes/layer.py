@@ -285,8 +285,49 @@ def _(x: Tensor) -> Tensor:
     stage="merge",
 )
 def _(x: Tensor) -> Tensor:
-    B, h, L, d_k = x.shape
-    return merge(x.transpose(0, 1).reshape(B, h, L, d_k))
+    return merge(_batch_first(x))
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    """Fold (B, h, …) head by head, and take it apart as if it had been folded example by example."""
+    return x.transpose(0, 1).reshape(x.shape)
+
+
+def _weights_batch_first(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, _batch_first(weights)
+
+
+@mistake(
+    "merge-and-weights-unfolded-batch-first",
+    "Heads and batch in one axis, (h·B), are taken apart as (B, h), in the output and in the weights",
+    "Right for one example; with more, the heads of different examples are joined.",
+    "take apart in the order in which they were put together: view(h, B, L, d_k), or chunk(h) and cat.",
+    stage="merge",
+    also={"give": _weights_batch_first},
+)
+def _(x: Tensor) -> Tensor:
+    return merge(_batch_first(x))
+
+
+def _weights_heads_first(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    return output, _heads_first(weights)
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """Fold (B, h, …) example by example, and take it apart as if it had been folded head by head."""
+    return x.reshape(x.size(1), x.size(0), *x.shape[2:]).transpose(0, 1)
+
+
+@mistake(
+    "merge-and-weights-unfolded-heads-first",
+    "Batch and heads in one axis, (B·h), are taken apart as (h, B), in the output and in the weights",
+    "Right for one example; with more, the heads of different examples are joined.",
+    "take apart in the order in which they were put together: view(B, h, L, d_k).",
+    stage="merge",
+    also={"give": _weights_heads_first},
+)
+def _(x: Tensor) -> Tensor:
+    return merge(_heads_first(x))
 
 
 @mistake(

@@ -275,6 +275,17 @@ def _(shards: list[Weights], num_heads: int) -> Any:
     return [last] * len(shards)
 
 
+@mistake(
+    "shard-shallow-copy-of-last",
+    "copy.copy copies the layer, but not the projections in it: all shards have those of the last rank",
+    "Each rank overwrites the matrices of all before it, and of the layer itself.",
+    "copy.deepcopy(layer), or mha.prune_heads.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    return [{**shards[-1], "shares projections": True}] * len(shards)
+
+
 def _nothing(name: str, x: Tensor) -> Tensor:
     return x[:, :0] if name == "W_o" else x[:0]
 

@@ -186,6 +186,30 @@ _over_keys(
     lambda keep, h: {},
     torch_input=_zeroed,
 )
+
+
+def _output_zeroed(output: Tensor, weights: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _zeroed(output, keep), weights
+
+
+def _rows_zeroed(output: Tensor, weights: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    if keep is None or keep.ndim != 2:
+        return output, weights
+    return _zeroed(output, keep), weights * keep[:, None, :, None]
+
+
+for _id, _title, _after in (
+    ("output", "The output of padded tokens is set to 0", _output_zeroed),
+    ("output-and-weights", "The output and the weights of padded tokens are set to 0", _rows_zeroed),
+):
+    _over_keys(
+        f"torch-padding-zeroed-in-{_id}",
+        f"{_title}, and no mask over keys is passed on",
+        "What a padded token asks is hidden; all others still look at it.",
+        "hide keys, before the softmax: key_padding_mask=~keep.",
+        lambda keep, h: {},
+        torch_after=_after,
+    )
 _over_keys(
     "torch-square-mask-as-pairs",
     "A mask of (B, L) with B = L is taken for one over pairs: its sizes are asked, not its axes",
