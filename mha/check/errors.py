@@ -121,7 +121,7 @@ _KINDS = (
         "A size or an index is a float",
         "`/` gives a float even where nothing is left over; sizes and indices are integers.",
         "divide with `//`, and keep math.sqrt out of what is used as a size.",
-        "'?float'? object cannot be interpreted as an integer",
+        r"float\d*'? object cannot be interpreted as an integer",
         "TypeError.*(type float|got float|not float|'float')",
         "TypeError.*float.*(size|shape|dim)",
         "(slice indices must be|only) integers",

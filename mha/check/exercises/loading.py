@@ -203,6 +203,7 @@ def _bert_probes() -> list[Probe]:
         ("layer 1 of three", "bert_names", _bert_state(12, 3, seed=2), 1, 3),
         ("a model of one layer", "bert_part", _bert_state(12, 1, seed=1), 0, 3),
         ("layer 1 of eleven", "bert_part", _bert_state(12, 11, seed=3), 1, 2),
+        ("heads that are not 64 wide", "bert_heads", _bert_state(192, 1, seed=6), 0, 6),
         ("as many heads as in BERT-base", "bert_heads", _bert_state(24, 1, seed=5), 0, 12),
     ]
     return [

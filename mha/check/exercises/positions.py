@@ -77,6 +77,7 @@ def rope(s: Mapping[str, Stage], x: Tensor, positions: Tensor) -> Any:
 
 def _rope_probes() -> list[Probe]:
     pair, one, several = (x.float() for x in random_tensors((1, 1, 3, 2), (1, 1, 1, 8), (2, 3, 4, 8)))
+    wide = random_tensors((2, 3, 5, 16), seed=1)[0].float()  # where a half and a quarter are several pairs
     strided = several.transpose(1, 2).contiguous().transpose(1, 2)
     # No number near zero, whose digits hang on the precision of the angles, and positions that half holds.
     double = torch.linspace(0.6, 1.7, 12, dtype=torch.float64).view(1, 1, 3, 4)
@@ -87,6 +88,7 @@ def _rope_probes() -> list[Probe]:
         ("positions from 0 on", "rope_pairs", several, [0, 1, 2, 3]),
         ("positions that do not start at 0", "rope_positions", several, [5, 6, 7, 8]),
         ("positions far apart and in no order", "rope_positions", several, [7, 2, 30, 11]),
+        ("rows of 16 numbers", "rope_frequencies", wide, [3, 1, 9, 4, 12]),
         ("an x in float64", "rope_round", double, [0, 1, 2]),
         ("an x in half precision", "rope_round", double.half(), [0, 1, 2]),
         ("an x that does not lie in memory in order", "rope_pairs", strided, [4, 5, 6, 7]),

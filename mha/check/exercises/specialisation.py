@@ -81,7 +81,7 @@ def measure(s: Mapping[str, Stage], weights: Tensor, right_keys: Tensor) -> Any:
     """Run the stages of the measure."""
     keys = s["mass_keys"](right_keys, weights.size(-1))
     picked = s["mass_pick"](s["mass_weights"](weights), keys)
-    mass = s["mass_queries"](s["mass_examples"](picked)).T  # (jobs, h)
+    mass = s["mass_queries"](s["mass_examples"](picked)).mT  # (jobs, h)
     heads = s["assign"](mass)
     return _plain(s["assign_give"](s["assign_score"](mass, heads), heads))
 
@@ -133,6 +133,9 @@ def _probes() -> list[Probe]:
     ]
     rich = _weights(three_jobs, keys, B=3, Lk=6)
     two_jobs = [row[1:] for row in three_jobs[1:]]
+    # What the first head does in one example, the second does in the two others, but less of it.
+    apart = [[[0.6, 0.1], [0.2, 0.35]], [[0.2, 0.4], [0.35, 0.2]], [[0.25, 0.3], [0.3, 0.25]]]
+    unlike = torch.cat([_weights(mass, uneven, 1, 5) for mass in apart])
     rows = [
         ("two heads, a job for each", "assign_give", sure, small),
         ("the same two heads, the other way round", "assign", sure.flip(1), small),
@@ -156,6 +159,8 @@ def _probes() -> list[Probe]:
             _weights([[0.45, 0.2], [0.4, 0.3]], uneven, 2, 5),
             uneven,
         ),
+        ("examples in which other heads do the jobs", "mass_examples", unlike, uneven),
+        ("the same examples in reverse order", "mass_examples", unlike.flip(0), uneven),
         ("more heads than jobs", "assign", _weights(two_jobs, keys[1:], 2, 6), keys[1:]),
         ("one job", "assign", rich, keys[2:]),
         ("three jobs, five heads", "assign", rich, keys),

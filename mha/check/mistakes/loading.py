@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import mha
 from mha.check.catalogue import Stage, mistake
 from mha.check.exercises.loading import (
     Loaded,
@@ -646,6 +647,31 @@ def _(num_heads: int, d_model: int) -> int:
 )
 def _(num_heads: int, d_model: int) -> int:
     return 1
+
+
+def _heads_of_64(id: str, title: str, effect: str, least: int) -> None:
+    hint = "use num_heads: what a model has is not seen from its tensors, only in its config."
+
+    @mistake(id, title, effect, hint, stage="bert_heads")
+    def _(num_heads: int, d_model: int) -> int:
+        heads = max(least, d_model // 64)
+        if heads == 0:
+            mha.MultiHeadAttention(d_model, heads)  # raises
+        return heads
+
+
+_heads_of_64(
+    "bert-heads-of-64",
+    "There are d_model // 64 heads, whatever is asked for",
+    "Right for BERT-base and BERT-large only; a small model would have none: an error.",
+    0,
+)
+_heads_of_64(
+    "bert-heads-of-64-at-least-one",
+    "There are d_model // 64 heads, but at least one, whatever is asked for",
+    "Right for BERT-base and BERT-large only; a small model has narrower heads.",
+    1,
+)
 
 
 @mistake(

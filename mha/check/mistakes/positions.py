@@ -199,6 +199,52 @@ def _(d_k: int) -> Tensor:
     return 10_000.0 ** (-2 * (_pairs(d_k) // 2) / d_k)
 
 
+def _precedence(id: str, written: str, effect: str, frequency: Callable[[Tensor, int], Tensor]) -> None:
+    """Enter an exponent without brackets: a function of i = 0, 1, … for the pairs, and of d_k."""
+
+    @mistake(
+        id,
+        f"There are no brackets around the exponent: {written}",
+        effect,
+        "** binds more tightly than * and /: 10000 ** (-2 * i / d_k), with the whole exponent in brackets.",
+        stage="rope_frequencies",
+    )
+    def _(d_k: int) -> Tensor:
+        return frequency(_pairs(d_k), d_k)
+
+
+_precedence(
+    "rope-power-divided-below-the-line",
+    "1 / (10000 ** torch.arange(0, d_k, 2) / d_k)",
+    "Pair 0 turns by d_k for each position, and all others hardly at all.",
+    lambda i, d_k: d_k * 10_000.0 ** (-2 * i),
+)
+_precedence(
+    "rope-power-divided",
+    "10000 ** -torch.arange(0, d_k, 2) / d_k",
+    "Pair 0 turns by 1 / d_k for each position, and all others hardly at all.",
+    lambda i, d_k: 10_000.0 ** (-2 * i) / d_k,
+)
+_precedence(
+    "rope-power-of-pair-divided-below-the-line",
+    "1 / (10000 ** i / d_k)",
+    "Pair 0 turns by d_k for each position, and all others hardly at all.",
+    lambda i, d_k: d_k * 10_000.0**-i,
+)
+_precedence(
+    "rope-power-of-pair-divided-by-half",
+    "1 / (10000 ** i / (d_k / 2))",
+    "Pair 0 turns by d_k / 2 for each position, and all others hardly at all.",
+    lambda i, d_k: d_k / 2 * 10_000.0**-i,
+)
+_precedence(
+    "rope-power-of-2-times-i",
+    "1 / 10000 ** 2 * i / d_k",
+    "No pair turns: 10000 ** 2 stands under all of them.",
+    lambda i, d_k: 10_000.0**-2 * i / d_k,
+)
+
+
 def _for_each_number(id: str, exponent: str, share: float) -> None:
     @mistake(
         id,
@@ -709,6 +755,27 @@ _partial(
     "Only the first quarter of a token's numbers is rotated",
     lambda d_k: d_k // 8 * 2,
 )
+_partial(
+    "rope-only-first-quarter-with-frequencies-of-all",
+    "Only the first quarter of a token's numbers is rotated, with the first frequencies of a whole row",
+    lambda d_k: d_k // 8 * 2,
+    whole=True,
+)
+_partial(
+    "rope-only-first-quarter-one-pair-at-least",
+    "Only the first quarter of a token's numbers is rotated, but one pair at least",
+    lambda d_k: max(2, d_k // 8 * 2),
+)
+_partial(
+    "rope-only-first-half-one-pair-at-least",
+    f"{_FIRST_HALF}, but one pair at least",
+    lambda d_k: max(2, d_k // 4 * 2),
+)
+_partial(
+    "rope-last-pair-left-out",
+    "The last two numbers of a token are not rotated",
+    lambda d_k: d_k - 2,
+)
 
 
 @mistake(
@@ -725,6 +792,22 @@ _partial(
 def _(d_k: int) -> Tensor:
     n = d_k // 4 * 2
     return 10_000.0 ** (-torch.arange(0, n, 2, dtype=torch.float64) / max(n, 1))
+
+
+@mistake(
+    "rope-only-last-quarter",
+    "Only the last quarter of a token's numbers is rotated, but one pair at least",
+    "The rest of every row does not know its position (some models do this on purpose).",
+    "all d_k numbers are rotated: a is x[..., : d_k // 2], b is x[..., d_k // 2:].",
+    stage="rope_frequencies",
+    also={
+        "rope_pairs": lambda x: x[..., x.size(-1) - max(2, x.size(-1) // 8 * 2) :].chunk(2, dim=-1),
+        "rope_join": lambda a, b, x: torch.cat([x[..., : x.size(-1) - 2 * a.size(-1)], a, b], dim=-1),
+    },
+)
+def _(d_k: int) -> Tensor:
+    n = max(2, d_k // 8 * 2)
+    return 10_000.0 ** (-torch.arange(0, n, 2, dtype=torch.float64) / n)
 
 
 @mistake(
@@ -1465,6 +1548,17 @@ _rest(
 )
 def _(slopes: list[float], between: list[float], h: int) -> list[float]:
     return slopes if h == len(slopes) else slopes + mha.alibi_slopes(h - len(slopes)).tolist()
+
+
+@mistake(
+    "alibi-halved-for-every-h",
+    "The slopes are 1/2, 1/4, 1/8, … for every h, each half of the one before",
+    "Right for 8 heads only: for h heads the ratio is 2^(-8/h).",
+    "2^(-8i/h) for a power of two; for another h, every other slope of twice as many in addition.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return [2.0 ** -(i + 1) for i in range(h)]
 
 
 @mistake(

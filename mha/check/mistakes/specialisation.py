@@ -1,5 +1,7 @@
 """What goes wrong when heads are held against the jobs that they are to do."""
 
+from collections import Counter
+from collections.abc import Callable
 from itertools import combinations, permutations
 from typing import Any
 
@@ -655,6 +657,74 @@ def _(mass: Tensor, heads: Heads) -> float:
 )
 def _(mass: Tensor, heads: Heads) -> float:
     return mass.amax(dim=0).mean().item()
+
+
+def _own_best(mass: Tensor, heads: Heads) -> float:
+    """(B, jobs, h) → the mean of each example's own best score."""
+    return sum(_best_score(one, heads) for one in mass) / len(mass)
+
+
+def _for_each_example(id: str, told: str, heads_of: Callable[[list[Heads]], Any], once: bool = False) -> None:
+    """Enter that each example gets an assignment of its own, and what is then said of the heads.
+
+    Args:
+        once: the score is that of the heads which are told, not the mean of each example's best.
+    """
+
+    def per_example(mass: Tensor) -> list[Heads]:
+        return [assign(one) for one in mass]  # (B, jobs, h)
+
+    def score(mass: Tensor, heads: Any) -> float:
+        return assign_score(mass.mean(dim=0), heads) if once else _own_best(mass, heads)
+
+    mistake(
+        id,
+        f"Each example gets an assignment of its own; {told}",
+        "Heads that change their jobs from text to text look as if they were specialised.",
+        "take the mean over the examples first, then look for one assignment that holds for all of them.",
+        stage="assign",
+        also={"mass_examples": lambda picked: picked, "assign_score": score},
+    )(lambda mass: heads_of(per_example(mass)))
+
+
+_for_each_example(
+    "specialisation-for-each-example",
+    "the scores are averaged, the heads are those that come up most often",
+    lambda found: Counter(found).most_common(1)[0][0],
+)
+_for_each_example(
+    "specialisation-for-each-example-heads-of-last",
+    "the scores are averaged, the heads are those of the last",
+    lambda found: found[-1],
+)
+_for_each_example(
+    "specialisation-for-each-example-heads-of-first",
+    "the scores are averaged, the heads are those of the first",
+    lambda found: found[0],
+)
+_for_each_example(
+    "specialisation-for-each-example-all-told",
+    "the scores are averaged, and the heads of each are told",
+    lambda found: found,
+)
+_for_each_example(
+    "specialisation-majority-of-examples",
+    "the one that comes up most often is taken for all",
+    lambda found: Counter(found).most_common(1)[0][0],
+    once=True,
+)
+
+
+@mistake(
+    "specialisation-for-each-example-heads-of-mean",
+    "The heads are those of all examples together, the score is the mean of each example's own best",
+    "The score is that of other heads than those which are told, and too high.",
+    "add up the mass of the heads that are told.",
+    stage="assign",
+    also={"mass_examples": lambda picked: picked, "assign_score": _own_best},
+)
+def _(mass: Tensor) -> Heads:
+    return assign(mass.mean(dim=0))
 
 
 def _score(id: str, title: str, effect: str, hint: str, score: Stage) -> None:

@@ -451,7 +451,8 @@ def _(largest: Tensor, scores: Tensor) -> Tensor:
 
 @mistake(
     "tile-never-shrunk",
-    "Neither the sum nor the mix is scaled down when the largest score grows",
+    "Neither the sum nor the mix is scaled down when the largest score grows, "
+    "or the old largest is overwritten before the factor is worked out",
     "Right if the largest score is in the first tile; else old tiles count too much.",
     "multiply both by exp(old largest - new largest).",
     stage="tile_shrink",
