@@ -27,6 +27,11 @@ from mha.check.result import Result, named
 
 MANY = 4  # as many readings as a verdict lists that come to the same
 PATIENCE = 1000  # as many pairs of mistakes are tried though each alone does not bear them out
+# Rows of one length meet columns of another: as torch says it of @, of einsum, and as the package says it.
+_NO_PRODUCT = re.compile(
+    r"Expected size for first two dimensions of batch2|einsum\(\): subscript \w has size"
+    r"|K has length \d+ and V has length|Q has d_k=\d+ and K has d_k"
+)
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
@@ -43,7 +48,12 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
     if behaves is not None:
         return behaves
     result = Comparison(exercise, probes, given).verdict()
-    return (_gradients(exercise, call, probes) or result) if result.passed else result
+    if not result.passed:
+        return result
+    remark = exercise.remark(answer)
+    if remark is not None:
+        result = replace(result, message=f"{result.message} ({remark})")
+    return _gradients(exercise, call, probes) or result
 
 
 def judge(exercise: Exercise, *mistakes: Mistake) -> Result:
@@ -464,8 +474,12 @@ def _titles(reading: tuple[Mistake, ...]) -> str:
 
 
 def _said(error: BaseException | None) -> tuple[str, str] | None:
-    # Sizes differ from probe to probe, they and an einsum's letters between ways to write the same.
-    return error and (type(error).__name__, re.sub(r"subscript \w|[\d\s,]+", "", str(error)))
+    if error is None:
+        return None
+    if _NO_PRODUCT.search(str(error)):
+        return RuntimeError.__name__, "no product"
+    # Sizes differ from probe to probe and between ways to write the same.
+    return type(error).__name__, re.sub(r"[\d\s,]+", "", str(error))
 
 
 def _form(outcome: Outcome) -> object:

@@ -35,6 +35,10 @@ def _as_it_is(answer: Any) -> Any:
     return answer
 
 
+def _nothing(answer: Any) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Exercise:
     """Something to write, marked against the package's own code."""
@@ -47,6 +51,8 @@ class Exercise:
     probes: Callable[[], list[Probe]]
     # From an answer to a function of a probe's arguments.
     drive: Callable[[Any], Any] = _as_it_is
+    # What there is to say of a right answer, where `drive` makes up for something that it does otherwise.
+    remark: Callable[[Any], str | None] = _nothing
     # What came of mistakes, and () of the right code, by the number of the probe; filled as they are tried.
     outcomes: dict[tuple[int, tuple[Mistake, ...]], Outcome] = field(default_factory=dict, compare=False)
 

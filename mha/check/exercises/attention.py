@@ -11,6 +11,7 @@ import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, driven, without_none
 from mha.check.exercises.inputs import qkv, random_mask
+from mha.check.outcome import run
 
 
 def take(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,6 +163,13 @@ def _of_either_mask(answer: Any) -> Any:
     return without_none(driven(answer, use) if callable(answer) else answer)
 
 
+def _of_bools_only(answer: Any) -> str | None:
+    """Say that an answer refuses a mask of 0 and 1, which `_of_either_mask` keeps from it."""
+    square = qkv(1, 1, 2, 2, 2, 2)
+    refused = run(answer, {**square, "mask": torch.ones(1, 1, 2, 2, dtype=torch.long)}).error is not None
+    return "It wants a mask of bool: one of 0 and 1 is refused." if refused else None
+
+
 SCALED_DOT_PRODUCT_ATTENTION = Exercise(
     "scaled_dot_product_attention",
     "(Q, K, V, mask=None)",
@@ -170,4 +178,5 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
     attention_alone,
     _attention_probes,
     _of_either_mask,
+    _of_bools_only,
 )

@@ -167,6 +167,8 @@ def no_projections(built: Built, given: list[Outcome]) -> Result:
 
 def _why_no_parameters(built: Built, given: list[Outcome]) -> Mistake:
     """Return why a layer that computes something reports no parameters, or too few."""
+    if len(list(built.answer.named_parameters(remove_duplicate=False))) > len(built.parameters):
+        return known.ONE_FOR_ALL
     own = [
         value
         for module in built.answer.modules()

@@ -370,9 +370,9 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
     return scores
 
 
-def _without_diagonal(mask: Tensor) -> Tensor:
-    """Return what is blocked, (…, Lq, Lk), but for the diagonal."""
-    return (mask == 0) & ~torch.eye(*mask.shape[-2:], dtype=torch.bool)
+def _without_diagonal(x: Tensor, mask: Tensor) -> Tensor:
+    """Return what is blocked of (…, Lq, Lk), but for the diagonal."""
+    return (mask == 0) & ~torch.eye(*x.shape[-2:], dtype=torch.bool)
 
 
 @mistake(
@@ -575,10 +575,10 @@ def _(scores: Tensor, mask: Tensor) -> Tensor:
     "A token that is hidden from itself, padding for instance, is seen.",
     "the mask alone says who may look at whom.",
     stage="mask",
-    also={"guard": lambda weights, mask: weights.masked_fill(_without_diagonal(mask), 0.0)},
+    also={"guard": lambda weights, mask: weights.masked_fill(_without_diagonal(weights, mask), 0.0)},
 )
 def _(scores: Tensor, mask: Tensor) -> Tensor:
-    return scores.masked_fill(_without_diagonal(mask), torch.finfo(scores.dtype).min)
+    return scores.masked_fill(_without_diagonal(scores, mask), torch.finfo(scores.dtype).min)
 
 
 @mistake(
@@ -881,6 +881,55 @@ def _(weights: Tensor, V: Tensor) -> Tensor:
 )
 def _(weights: Tensor, V: Tensor) -> Tensor:
     return weights.transpose(-2, -1) @ V
+
+
+@mistake(
+    "weigh-values-as-queries",
+    "In the einsum V has the letter of the queries: bhqk,bhqd->bhqd",
+    "Nothing is mixed: each value is multiplied by what its row of weights sums to; an error where Lq ≠ Lk.",
+    "V has the letter of the keys, over which the sum runs: bhqk,bhkd->bhqd, or weights @ V.",
+    stage="weigh",
+)
+def _(weights: Tensor, V: Tensor) -> Tensor:
+    return torch.einsum("bhqk,bhqd->bhqd", weights, V)
+
+
+# Scores in another order of axes: a mask for (B, h, Lq, Lk) then meets the wrong ones.
+_LAYOUTS = (
+    ("queries-before-heads", "(B, Lq, h, Lk)", (0, 2, 1, 3)),
+    ("heads-behind", "(B, Lq, Lk, h)", (0, 2, 3, 1)),
+    ("heads-before-batch", "(h, B, Lq, Lk)", (1, 0, 2, 3)),
+)
+
+
+def _laid_out(id: str, shape: str, order: tuple[int, ...]) -> None:
+    back = tuple(map(order.index, range(4)))
+
+    def fill(x: Tensor, mask: Tensor, number: float) -> Tensor:
+        return x.permute(order).masked_fill(mask == 0, number).permute(back)
+
+    def give(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return output, weights.permute(order)
+
+    mistake(
+        f"give-weights-{id}",
+        f"The weights come back as {shape}",
+        "The right numbers in another order: code that takes axis 1 for the heads takes another axis.",
+        "return (B, h, Lq, Lk): stack heads with dim=1, or transpose.",
+        stage="give",
+    )(give)
+    mistake(
+        f"mask-meets-{id}",
+        f"Scores and weights are laid out as {shape}, and the mask meets the wrong axes",
+        "Mostly an error about shapes: the mask is made for (B, h, Lq, Lk).",
+        "lay the scores out as (B, h, Lq, Lk): einsum bhqd,bhkd->bhqk.",
+        stage="mask",
+        also={"guard": lambda weights, mask: fill(weights, mask, 0.0), "give": give},
+    )(lambda scores, mask: fill(scores, mask, torch.finfo(scores.dtype).min))
+
+
+for _id, _shape, _order in _LAYOUTS:
+    _laid_out(_id, _shape, _order)
 
 
 @mistake(
@@ -1422,6 +1471,59 @@ def _powers(scores: Tensor) -> Tensor:
     return (scores - scores.amax(dim=-1, keepdim=True)).exp()
 
 
+def _shared_out(powers: Tensor, zero: bool) -> Tensor:
+    total = powers.sum(dim=-1, keepdim=True)
+    return powers / (total.masked_fill(total == 0, 1.0) if zero else total)
+
+
+def _below(axes: tuple[int, ...], zero: bool) -> Stage:
+    """Return a softmax that subtracts the largest score along `axes`; a row of zeros stays so if `zero`."""
+    return lambda scores, d_k: _shared_out((scores - scores.amax(axes, keepdim=True)).exp(), zero)
+
+
+_BY_HAND = "each row has a largest score of its own: scores.amax(dim=-1, keepdim=True), or torch.softmax."
+for _id, _whose, _axes in (
+    ("all", "of the whole tensor", (0, 1, 2, 3)),
+    ("each-example", "of each example", (1, 2, 3)),
+    ("each-head", "of each head's map", (2, 3)),
+):
+    for _zero, _becomes in ((False, "0 / 0"), (True, "a row of zeros")):
+        _end = "-row-of-zeros" if _zero else ""
+        if _zero or _id != "all":  # that one is known of layers, too
+            _alone(
+                f"softmax-largest-of-{_id}{_end}",
+                f"The largest score {_whose} is subtracted, not that of each row",
+                f"A row far below it becomes {_becomes}.",
+                _BY_HAND,
+                "softmax",
+                _below(_axes, _zero),
+            )
+        _alone(
+            f"softmax-largest-of-{_id}-unmasked{_end}",
+            f"The largest score {_whose} is subtracted, also where it is masked, not that of each row",
+            f"A row far below it becomes {_becomes}.",
+            _BY_HAND,
+            "softmax",
+            _below(_axes, _zero),
+            also={
+                "mask": _unmasked,
+                "guard": lambda weights, mask, zero=_zero: _shared_out(weights * (mask != 0), zero),
+            },
+        )
+    _alone(
+        f"softmax-largest-of-{_id}-unmasked-but-empty",
+        f"The largest score {_whose} is subtracted, also where it is masked, not that of each row",
+        "A row far below it becomes 0 / 0; only one with nothing to see is taken care of.",
+        _BY_HAND,
+        "softmax",
+        _below(_axes, zero=False),
+        also={
+            "mask": _unmasked,
+            "guard": lambda weights, mask: _shared_out(weights * (mask != 0), zero=False).masked_fill(
+                _nothing_to_see(mask), 0.0
+            ),
+        },
+    )
 for _id, _title, _effect, _wrong in (
     (
         "largest-of-each-key",

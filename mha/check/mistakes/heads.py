@@ -529,6 +529,31 @@ def _only(i: int) -> Stage:
     return wrong
 
 
+for _id, _title, _wrong in (
+    (
+        "stacked-heads-first",
+        "The heads are stacked in front or along the batch, and read back as if the examples came first",
+        lambda x, h: _right_heads(x, h).transpose(0, 1).reshape(x.size(0), h, x.size(1), -1),
+    ),
+    (
+        "stacked-heads-last",
+        "The heads are stacked behind all else, (B, L, d_k, h), and viewed as (B, h, L, d_k)",
+        lambda x, h: _right_heads(x, h).permute(0, 2, 3, 1).reshape(x.size(0), h, x.size(1), -1),
+    ),
+    (
+        "joined-along-tokens-then-cut",
+        "The heads are laid one behind the other along the tokens, and cut there as (L, h)",
+        lambda x, h: _right_heads(x, h).reshape(x.size(0), x.size(1), h, -1).transpose(1, 2),
+    ),
+):
+    _split(
+        f"split-{_id}",
+        _title,
+        "The right shape, and numbers of other examples, tokens or heads in it.",
+        "torch.stack(heads, dim=1) puts the heads' axis where it belongs; view never moves an axis.",
+        _wrong,
+        alone=True,
+    )
 _split(
     "split-along-tokens",
     "The tokens are cut into heads, not the numbers of each",

@@ -594,6 +594,17 @@ def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
 
 
 @mistake(
+    "layer-joined-with-lk",
+    "The heads are joined with the length of the keys",
+    "Right for self-attention; an error where Lq ≠ Lk.",
+    "the joined heads have a row for each query: take the length from Q.",
+    stage="output",
+)
+def _(concat: Tensor, inputs: Inputs, w: Projections) -> Tensor:
+    return output(concat.view(concat.size(0), inputs[1].size(1), concat.size(-1)), inputs, w)
+
+
+@mistake(
     "layer-output-bias-per-head",
     "W_o's bias is added once for each head",
     "Each head goes through its columns of W_o, bias and all, and the h results are added up.",
@@ -984,6 +995,13 @@ ONE_HEAD = behaviour(
     "The projections make the numbers of one head only: (d_model, d_k)",
     "There is nothing left to cut into heads.",
     "nn.Linear(d_model, d_model) makes the queries, keys or values of all heads at once.",
+)
+ONE_FOR_ALL = behaviour(
+    "layer-one-matrix-for-several",
+    "project",
+    "One nn.Linear stands in several places: queries, keys, values or output share one matrix",
+    "[linear] * 4 and [linear for _ in range(4)] hold one and the same layer; so do a = b = nn.Linear(…).",
+    "make four: nn.ModuleList([nn.Linear(d_model, d_model) for _ in range(4)]), or copy.deepcopy.",
 )
 NOT_PARAMETERS = behaviour(
     "layer-weights-not-parameters",
