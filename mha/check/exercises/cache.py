@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from mha.check.exercise import Exercise, Probe, driven
 from mha.check.exercises.attention import scale, score, softmax, weigh
 from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.masks import causal
+from mha.check.outcome import detach, same
 
 
 @dataclass
@@ -156,7 +158,8 @@ def _method(cache: Any, name: str) -> Callable[..., Any]:
 def use_cache(make: Callable[[], Any], steps: list[Step]) -> dict[str, Any]:
     """Append the steps' keys and values, reset, and ask for the length; return all that is to be seen.
 
-    That is each length, what each append returned, and what has become of it at the end.
+    That is each length, what each append returned, and what has become of it at the end; and of which steps
+    no gradient arrives there, if they ask for any.
     """
     caches, seen, returned = [_call(make, of="KVCache()")], {}, {}
     done = 0
@@ -176,7 +179,22 @@ def use_cache(make: Callable[[], Any], steps: list[Step]) -> dict[str, Any]:
             parts = _parts(f"step {done}, {_named_step(step)}", given)
             returned |= parts
             seen |= {name: x.clone() if isinstance(x, Tensor) else x for name, x in parts.items()}
-    return seen | {"what was returned, at the end": returned}
+    return seen | {"what was returned, at the end": returned} | _without_gradient(returned, steps)
+
+
+def _without_gradient(returned: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Tell to which of the steps what the last append returned passes no gradient on."""
+    given = [step for step in steps if isinstance(step, tuple) and step[0].requires_grad]
+    last = [x for x in list(returned.values())[-2:] if isinstance(x, Tensor)]
+    if not given or not last:
+        return {}
+    graph = [x.sum() for x in last if x.requires_grad]
+    inputs = [x for step in given for x in step]
+    gradients = torch.autograd.grad(sum(graph), inputs, allow_unused=True) if graph else [None] * len(inputs)
+    cut = [i for i, gradient in enumerate(gradients) if gradient is None]
+    return (
+        {"no gradient arrives at": tuple(f"{'kv'[i % 2]} of step {i // 2 + 1}" for i in cut)} if cut else {}
+    )
 
 
 def _parts(name: str, given: Any) -> dict[str, Any]:
@@ -267,7 +285,11 @@ CACHED: dict[str, Stage] = {
 
 
 def cached(s: Mapping[str, Stage], q: Tensor, k: Tensor, v: Tensor, cache: mha.KVCache) -> Any:
-    """Run the stages of attention with a cache."""
+    """Run the stages of attention with a cache, and look at what they leave in it."""
+    return _and_the_cache(functools.partial(_cached, s), q, k, v, cache)
+
+
+def _cached(s: Mapping[str, Stage], q: Tensor, k: Tensor, v: Tensor, cache: mha.KVCache) -> Any:
     L, num_heads = q.size(2), q.size(1)
     positions = s["cached_positions"](s["cached_start"](cache, L), L)
     q, k = s["turn_queries"](q, positions), s["turn_keys"](k, positions)
@@ -275,6 +297,42 @@ def cached(s: Mapping[str, Stage], q: Tensor, k: Tensor, v: Tensor, cache: mha.K
     scores = s["scale"](s["score"](q, k), q.size(-1), num_heads)
     scores = s["cached_hide"](scores, s["causal"](L, k.size(2)))
     return s["cached_give"](s["weigh"](s["softmax"](scores, q.size(-1)), v))
+
+
+class LeftCacheError(ValueError):
+    """The output of a step is right, but the cache is left in a state in which the next one goes wrong."""
+
+
+def _and_the_cache(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, cache: Any) -> Any:
+    """Attend; where the output is right, see that the cache holds what it should.
+
+    Raises:
+        LeftCacheError: if it does not.
+    """
+    right = copy.deepcopy(cache)
+    with torch.no_grad():
+        wanted = mha.cached_attention(q, k, v, right)
+    before = len(cache)
+    output = attend(q, k, v, cache)
+    if same(detach(output), wanted):
+        left = _left(before, cache, right)
+        if left is not None:
+            raise LeftCacheError(f"the output is right, but afterwards the cache holds {left}")
+    return output
+
+
+def _left(before: int, cache: Any, right: Any) -> str | None:
+    """Say what a cache holds that should hold as much as another; None if it does."""
+    added, new = len(cache) - before, len(right) - before
+    if added == new:
+        if not same(detach(cache._k), right._k):
+            return "other keys than those rotated by their positions"
+        return None if same(detach(cache._v), right._v) else "other values"
+    if added == 2 * new:
+        return "the new tokens twice"
+    if added == 0:
+        return "none of the new tokens"
+    return f"{len(cache)} tokens, not {len(right)}" if len(cache) else "no tokens at all"
 
 
 def _cache_probes() -> list[Probe]:
@@ -287,6 +345,7 @@ def _cache_probes() -> list[Probe]:
         return [len, *(part for step in steps for part in (step, len))]
 
     one, two, three = (tokens(1, seed, B=1, h=1, d_v=4) for seed in (1, 2, 3))
+    graph = [tuple(x.requires_grad_() for x in tokens(L, L)) for L in (3, 2, 1)]
     prompt, later, again = (tokens(L, seed, d_v=4) for L, seed in ((3, 10), (2, 11), (3, 12)))
     rows: list[tuple[str, str, list[Step]]] = [
         ("an empty cache", "cache_length", measured()),
@@ -317,6 +376,7 @@ def _cache_probes() -> list[Probe]:
             [prompt, later, SWAP, again, SWAP, later],
         ),
         ("the length at the end only", "cache_length", [tokens(2, 6), tokens(1, 5), len]),
+        ("steps that ask for gradients", "cache_take", list(graph)),
         ("values as wide as keys, and a reset", "cache_reset", measured(prompt, later, None, again)),
     ]
     return [Probe(shows, stage, {"steps": Steps(steps)}) for shows, stage, steps in rows]
@@ -360,6 +420,10 @@ def _as_a_cache(answer: Any) -> Any:
             return use_cache(answer, steps)
 
     return driven(answer, use) if inspect.isclass(answer) else answer
+
+
+def _looking_at_the_cache(answer: Any) -> Any:
+    return driven(answer, _and_the_cache) if callable(answer) else answer
 
 
 class _Cache(mha.KVCache):
@@ -438,4 +502,5 @@ CACHED_ATTENTION = Exercise(
     CACHED,
     cached,
     _cached_probes,
+    _looking_at_the_cache,
 )

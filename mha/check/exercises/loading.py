@@ -1,6 +1,7 @@
 """Taking weights from elsewhere: the stages, and the weights on which it is tried."""
 
 import copy
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -174,6 +175,7 @@ def _weights(given: Any) -> Any:
     return dict(enumerate(weights.values())) if len(weights) == 4 and not as_asked else weights
 
 
+@functools.cache  # drawing them takes longer than marking
 def _bert_state(d_model: int, layers: int, seed: int) -> dict[str, Tensor]:
     """Return the tensors of a model, all of whose matrices but the embeddings are square.
 

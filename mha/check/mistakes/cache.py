@@ -1,5 +1,6 @@
 """What goes wrong when keys and values are kept, and when new tokens attend to them."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,27 @@ def _taken(id: str, title: str, effect: str, hint: str, take: Callable[..., Any]
     mistake(id, title, effect, hint, stage="cache_take")(take)
 
 
+_taken(
+    "cache-detached",
+    "Keys and values are detached before they are kept",
+    "The numbers are right, but no gradient arrives at the keys and values.",
+    "keep k and v as they come: no detach(), no .data, no torch.no_grad().",
+    lambda c, k, v: (k.detach(), v.detach()),
+)
+
+
+def _onto_detached(kept: Tensor | None, new: Tensor) -> Tensor:
+    return new if kept is None else torch.cat([kept.detach(), new], dim=2)
+
+
+mistake(
+    "cache-old-detached",
+    "What was kept is detached when new tokens join it",
+    "The numbers are right, but no gradient arrives at the tokens of earlier steps.",
+    "keep k and v as they come: no detach(), no .data, no torch.no_grad().",
+    stage="cache_keys",
+    also={"cache_values": _onto_detached},
+)(_onto_detached)
 _taken(
     "cache-values-take-keys",
     "The new keys are joined to the old values too",
@@ -436,6 +458,54 @@ def _with_room(x: Tensor, room: int) -> Tensor:
 def _given(id: str, title: str, effect: str, hint: str, give: Callable[..., Any]) -> None:
     mistake(id, title, effect, hint, stage="cache_give")(give)
 
+
+def _not_kept(id: str, title: str, effect: str, returns: Stage, keep: Join, keep_values: Join) -> None:
+    """Enter what returns the right keys and values in a step and does not keep them."""
+    hint = "keep what is returned: self.k = torch.cat([self.k, k], dim=2), and return self.k."
+    joins = {"cache_keys": keep, "cache_values": keep_values}
+    mistake(id, title, effect, hint, stage="cache_give", also=joins)(returns)
+
+
+def _first(kept: Tensor | None, new: Tensor) -> Tensor:
+    return new if kept is None else kept
+
+
+def _behind_the_first(kept: Tensor, new: Tensor, c: Kept) -> Tensor:
+    return new if c.steps == 1 else torch.cat([kept, new], dim=2)
+
+
+_not_kept(
+    "cache-returned-not-kept",
+    "After the first step, what is joined is returned, but not kept",
+    "Each step is seen once: later ones find the first step and nothing in between.",
+    lambda c, k, v: (_behind_the_first(c.k, k, c), _behind_the_first(c.v, v, c)),
+    _first,
+    _first,
+)
+_not_kept(
+    "cache-returned-values-not-kept",
+    "After the first step, the joined values are returned, but not kept",
+    "The keys grow and the values do not.",
+    lambda c, k, v: (c.k, _behind_the_first(c.v, v, c)),
+    _along(2),
+    _first,
+)
+_not_kept(
+    "cache-returned-keys-not-kept",
+    "After the first step, the joined keys are returned, but not kept",
+    "The values grow and the keys do not.",
+    lambda c, k, v: (_behind_the_first(c.k, k, c), c.v),
+    _first,
+    _along(2),
+)
+mistake(
+    "cache-nothing-kept",
+    "append keeps nothing: k and v come back as they were given",
+    "Right for the first step only; the length stays 0.",
+    "self.k, self.v = …, in append: a local variable k is forgotten with the call.",
+    stage="cache_give",
+    also={"cache_length": lambda c: 0},
+)(lambda c, k, v: (k, v))
 
 _given(
     "cache-returns-new-only",
@@ -1207,6 +1277,71 @@ mistake(
 def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     k_all, _ = cache.append(k, v)
     return k_all, cache.append(k, v)[1]
+
+
+@mistake(
+    "cached-appended-once-more",
+    "append is called once more after its result was taken, or once for the keys and once for the values",
+    "This step is right; the next one finds each token in the cache twice.",
+    "k_all, v_all = cache.append(k, v), once.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    both = cache.append(k, v)
+    cache.append(k, v)
+    return both
+
+
+@mistake(
+    "cached-empty-is-false",
+    "An empty cache is taken for none, and another one is filled in its place",
+    "Its len is 0, so that `cache or KVCache()` and `if not cache` pass it over: the first tokens are lost.",
+    "ask `if cache is None`.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return cache.append(k, v) if len(cache) else (k, v)
+
+
+@mistake(
+    "cached-never-filled",
+    "The new tokens do not stay in the cache: they are joined with a copy of it, or beside it",
+    "This step is right; the next one does not see them, and begins at the same position.",
+    "k_all, v_all = cache.append(k, v), of the cache that was given.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return copy.deepcopy(cache).append(k, v)
+
+
+@mistake(
+    "cached-reset-at-the-end",
+    "The cache is reset after the step",
+    "This step is right; the next one finds an empty cache.",
+    "the caller resets the cache, between two texts.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    both = cache.append(k, v)
+    cache.reset()
+    return both
+
+
+@mistake(
+    "cached-first-keys-not-rotated",
+    "With an empty cache, the keys are appended before they are rotated",
+    "This step is right; the next one finds keys that were never rotated.",
+    "rotate the new keys first, then append them, in each step.",
+    stage="cached_append",
+    also={"turn_keys": lambda k, positions: k},
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    start = len(cache)
+    new = turn_keys(k, cached_positions(start, k.size(2)))
+    if start:
+        return cache.append(new, v)
+    cache.append(k, v)
+    return new, v
 
 
 @mistake(
