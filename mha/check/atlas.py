@@ -149,7 +149,7 @@ def examine(name: str, answer: Callable[..., Any]) -> tuple[str, ...]:
     """
     if name not in EXERCISES:
         raise ValueError(f"name={name!r} is no exercise; there are {', '.join(EXERCISES)}")
-    return symptoms(Trial(place(name), EXERCISES[name].drive(answer)))
+    return symptoms(Trial(place(name), EXERCISES[name].drive(answer), run))
 
 
 def page(*names: str) -> list[Any]:

@@ -22,7 +22,7 @@ from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.layer import LAYER
 from mha.check.exercises.layer import layer as run_layer
 from mha.check.exercises.torch_api import torch_layer_of
-from mha.check.outcome import Outcome, run, same
+from mha.check.outcome import Outcome, attempt, run, same
 from mha.check.weights import Projections
 
 BATCH, HEADS, LENGTHS, DIFFER = "B > 1", "more than one head", "Lq ≠ Lk", "Q, K and V differ"
@@ -30,6 +30,7 @@ MASK, EMPTY, HALF, LARGE = "a mask", "a fully masked row", "half precision", "la
 CONDITIONS = (BATCH, HEADS, LENGTHS, DIFFER, MASK, EMPTY, HALF, LARGE)
 _IMPLIED = {LENGTHS: DIFFER, EMPTY: MASK}  # where Lq ≠ Lk, queries and keys are not one sequence
 
+How = Callable[[Callable[..., Any], dict[str, Any]], Outcome]  # run or attempt
 _LEAK = 1e-3  # where nothing leaks, exactly nothing moves
 
 
@@ -327,12 +328,14 @@ class Place:
             self._seen[given] = [(arguments, right) for arguments, right in pairs if right is not None]
         return self._seen[given]
 
-    def result(self, code: Callable[..., Any], arguments: dict[str, Any], given: Scene) -> Any:
+    def result(
+        self, code: Callable[..., Any], arguments: dict[str, Any], given: Scene, how: How = attempt
+    ) -> Any:
         """Return what `code` makes of a scene; of a mask that it makes, what attention comes to under it.
 
         None where it raises.
         """
-        value = run(code, arguments).value
+        value = how(code, arguments).value
         if not self.makes_masks or value is None:
             return value
         q, k, v = (given.named(name, torch.zeros(1, 1, 1, 1, dtype=torch.float64)) for name in "QKV")
@@ -341,7 +344,7 @@ class Place:
     @functools.cached_property
     def makes_masks(self) -> bool:
         """Whether a mask is what is asked for."""
-        value = run(self.right, self.probes[0].arguments).value
+        value = attempt(self.right, self.probes[0].arguments).value
         return isinstance(value, Tensor) and value.dtype == torch.bool
 
     def tight(self, change: "Change") -> list[list[dict[str, Any]]]:
@@ -365,11 +368,11 @@ class Place:
         for conditions in dict.fromkeys(some & told for some in COMBINATIONS):
             shows = ", ".join(one for one in CONDITIONS if one in conditions) or "any input"
             for arguments in self.fill(scene(conditions)):
-                cases.append(Case(shows, conditions, arguments, run(self.right, arguments)))
+                cases.append(Case(shows, conditions, arguments, attempt(self.right, arguments)))
         # Of the layer's own inputs the scenes lack only that of three heads with biases.
         is_layer = self.exercise is LAYER_EXERCISE
         own, conditions = (self.probes[-1:], frozenset({HEADS})) if is_layer else (self.probes, None)
-        cases += [Case(p.shows, conditions, p.arguments, run(self.right, p.arguments)) for p in own]
+        cases += [Case(p.shows, conditions, p.arguments, attempt(self.right, p.arguments)) for p in own]
         return [case for case in cases if case.right.error is None]
 
     def _told(self) -> frozenset[str]:
@@ -426,14 +429,15 @@ def place(name: str) -> Place:
 class Trial:
     """A wrong pipeline beside the right one: what both come to, run when first asked for."""
 
-    def __init__(self, place: Place, wrong: Callable[..., Any]) -> None:
+    def __init__(self, place: Place, wrong: Callable[..., Any], how: How = attempt) -> None:
         self.place, self.wrong = place, wrong
+        self.how = how  # it is run: code of our own without the precautions
         self._seen: dict[Scene, list[tuple[Any, Any]]] = {}
 
     @functools.cached_property
     def failures(self) -> list[tuple[Case, Outcome]]:
         """The cases on which it is not right, and what it comes to there."""
-        given = [(case, run(self.wrong, case.arguments)) for case in self.place.cases]
+        given = [(case, self.how(self.wrong, case.arguments)) for case in self.place.cases]
         return [
             (case, outcome)
             for case, outcome in given
@@ -450,7 +454,7 @@ class Trial:
         """Return what the wrong and the right code make of a scene, in each form of call."""
         if given not in self._seen:
             self._seen[given] = [
-                (self.place.result(self.wrong, arguments, given), right)
+                (self.place.result(self.wrong, arguments, given, self.how), right)
                 for arguments, right in self.place.seen(given)
             ]
         return self._seen[given]
@@ -483,7 +487,9 @@ class Trial:
         """Whether the change arrives where nothing of it arrives in the right code."""
         for calls in self.place.tight(change):
             pairs = zip(calls, change.scenes, strict=True)
-            results = [self.place.result(self.wrong, arguments, given) for arguments, given in pairs]
+            results = [
+                self.place.result(self.wrong, arguments, given, self.how) for arguments, given in pairs
+            ]
             if _moves(*results, change.look):
                 return True
         return False
