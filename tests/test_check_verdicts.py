@@ -147,6 +147,27 @@ def test_a_gradient_of_nan_behind_a_right_result_is_named():
     assert "a query with nothing to see" in result.message
 
 
+def test_an_input_that_no_gradient_reaches_is_named():
+    def linear_projection(x, W):
+        return x @ W.detach().T
+
+    result = marked("linear_projection", linear_projection)
+    assert [entry.id for entry in result.mistakes] == ["behaviour-gradient-cut"]
+    assert "No gradient at all arrives at W." in result.message
+
+
+def test_a_change_in_place_that_stops_the_backward_pass_is_named():
+    def scaled_dot_product_attention(Q, K, V, mask=None):
+        output, weights = mha.scaled_dot_product_attention(Q, K, V, mask)
+        powers = weights.exp()
+        output = output + (powers * powers).sum() * 0.0
+        powers += 1.0
+        return output, weights
+
+    result = marked("scaled_dot_product_attention", scaled_dot_product_attention)
+    assert [entry.id for entry in result.mistakes] == ["behaviour-gradient-in-place"]
+
+
 def test_torchs_own_function_passes_gradients_and_all():
     def fused(Q, K, V, mask=None):
         return F.scaled_dot_product_attention(Q, K, V, None if mask is None else mask != 0)

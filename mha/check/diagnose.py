@@ -398,23 +398,29 @@ def _gradients(exercise: Exercise, call: Callable[..., Any], probes: list[Probe]
         given = _gradient(call, probe)
         if given.error is not None:
             said = f"its backward pass raises {type(given.error).__name__}: {given.error}".splitlines()[0]
-            return named(exercise.name, behaviour.GRADIENT_CUT, said)
-        if not _same_gradients(given.value, wanted.value):
-            nan = any(x is not None and x.isnan().any() for x in given.value)
-            what = behaviour.GRADIENT_NAN if nan else behaviour.GRADIENT_CUT
-            return named(exercise.name, what, f"It shows on {probe.shows}.")
+            in_place = "inplace operation" in said
+            return named(
+                exercise.name, behaviour.GRADIENT_IN_PLACE if in_place else behaviour.GRADIENT_CUT, said
+            )
+        wrong = [name for name, x in wanted.value.items() if not _same_gradient(given.value[name], x)]
+        if wrong:
+            none = [name for name in wrong if given.value[name] is None]
+            nan = any(x is not None and x.isnan().any() for x in given.value.values())
+            where = (
+                f"No gradient at all arrives at {' and '.join(none)}."
+                if none
+                else f"That of {wrong[0]} is wrong."
+            )
+            entry = behaviour.GRADIENT_NAN if nan else behaviour.GRADIENT_CUT
+            return named(exercise.name, entry, f"It shows on {probe.shows}. {where}")
     return None
 
 
-def _same_gradients(given: tuple[Tensor | None, ...], wanted: tuple[Tensor | None, ...]) -> bool:
+def _same_gradient(one: Tensor | None, other: Tensor | None) -> bool:
     """Whether gradients agree but for the rounding of a step or two in float32."""
-
-    def agree(one: Tensor | None, other: Tensor | None) -> bool:
-        if one is None or other is None:
-            return one is other
-        return torch.allclose(one, other, rtol=1e-4, atol=1e-5 * max(1.0, other.abs().max().item()))
-
-    return all(map(agree, given, wanted))
+    if one is None or other is None:
+        return one is other
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5 * max(1.0, other.abs().max().item()))
 
 
 def _is_differentiable(probe: Probe) -> bool:
@@ -426,14 +432,19 @@ def _is_precise(x: Any) -> bool:
 
 
 def _gradient(call: Callable[..., Any], probe: Probe) -> Outcome:
-    """Return the gradient of the output's sum of squares with respect to each input."""
+    """Return the gradient of the output's sum of squares with respect to each input, by its name."""
 
-    def gradients(*values: Any) -> Any:
-        inputs = [x.requires_grad_() for x in values if _is_precise(x)]
+    def gradients(*values: Any) -> dict[str, Tensor | None]:
+        inputs = {
+            name: x.requires_grad_()
+            for name, x in zip(probe.arguments, values, strict=True)
+            if _is_precise(x)
+        }
         with torch.enable_grad():
             value = call(*values)
             output = value[0] if isinstance(value, tuple) else value
-            return torch.autograd.grad((output**2).sum(), inputs, allow_unused=True)
+            found = torch.autograd.grad((output**2).sum(), [*inputs.values()], allow_unused=True)
+        return dict(zip(inputs, found, strict=True))
 
     return run(gradients, probe.arguments)
 

@@ -30,6 +30,13 @@ GRADIENT_NAN = behaviour(
     "One step of training turns every weight into NaN: a NaN or an infinity was made and hidden later.",
     "let no NaN arise: fill with the lowest finite number, and set to 0 what is blocked after the softmax.",
 )
+GRADIENT_IN_PLACE = behaviour(
+    "behaviour-gradient-in-place",
+    "gradient",
+    "The result is right, but its gradient cannot be worked out: a tensor is changed in place",
+    "The backward pass needs the numbers that were overwritten, by +=, *=, copy_ or masked_fill_ for instance.",
+    "make a new tensor in each step: x = x * …, masked_fill in place of masked_fill_.",
+)
 INPUT_CHANGED = behaviour(
     "behaviour-input-changed",
     "side effects",
