@@ -34,7 +34,7 @@ GRADIENT_IN_PLACE = behaviour(
     "behaviour-gradient-in-place",
     "gradient",
     "The result is right, but its gradient cannot be worked out: a tensor is changed in place",
-    "The backward pass needs the numbers that were overwritten, by +=, *=, copy_ or masked_fill_ for instance.",
+    "The backward pass needs the numbers that were overwritten, by +=, copy_ or masked_fill_ for instance.",
     "make a new tensor in each step: x = x * …, masked_fill in place of masked_fill_.",
 )
 INPUT_CHANGED = behaviour(
