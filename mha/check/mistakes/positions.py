@@ -199,6 +199,61 @@ def _(d_k: int) -> Tensor:
     return 10_000.0 ** (-2 * (_pairs(d_k) // 2) / d_k)
 
 
+_base(
+    "rope-base-of-log2",
+    math.exp(math.log2(1e4)),
+    "e^13.3 (log2 stands where the natural logarithm is meant)",
+)
+
+
+def _exponents(id: str, title: str, effect: str, frequencies: Callable[[Tensor, int], Tensor]) -> None:
+    """Enter wrong frequencies, a function of i = 0, 1, … for the pairs, and of d_k."""
+    hint = "pair i turns by 10000 ** (-2i / d_k) from one position to the next."
+
+    @mistake(id, title, effect, hint, stage="rope_frequencies")
+    def _(d_k: int) -> Tensor:
+        return frequencies(_pairs(d_k), d_k)
+
+
+_exponents(
+    "rope-exponents-odd",
+    "The exponents are (2i + 1) / d_k: torch.arange(1, d_k, 2) counts the odd numbers",
+    "No pair turns by a whole radian for each position; all are a little too slow.",
+    lambda i, d_k: 10_000.0 ** (-(2 * i + 1) / d_k),
+)
+_exponents(
+    "rope-exponents-from-1-down",
+    "The exponents run from 1 down: 1 - 2i / d_k",
+    "The first pair hardly turns, and the last is the fastest.",
+    lambda i, d_k: 10_000.0 ** -(1 - 2 * i / d_k),
+)
+_exponents(
+    "rope-exponent-without-i",
+    "The exponent is the same for all pairs, 1 / d_k: the number of the pair is missing",
+    "All pairs turn at the same speed, and far positions cannot be told apart.",
+    lambda i, d_k: torch.full_like(i, 10_000.0 ** (-1 / d_k)),
+)
+_exponents(
+    "rope-exponent-without-i-doubled",
+    "The exponent is the same for all pairs, 2 / d_k: the number of the pair is missing",
+    "All pairs turn at the same speed, and far positions cannot be told apart.",
+    lambda i, d_k: torch.full_like(i, 10_000.0 ** (-2 / d_k)),
+)
+_exponents(
+    "rope-exponential-missing",
+    "exp is missing: -2i / d_k · log(10000) itself is taken for the frequency",
+    "Pair 0 does not turn at all, and the others turn backwards.",
+    lambda i, d_k: -2 * i / d_k * math.log(10_000.0),
+)
+for _d_k in (64, 128):
+    _exponents(
+        f"rope-frequencies-for-{_d_k}",
+        f"The exponent is 2i / {_d_k}, whatever d_k is",
+        f"Right for heads of {_d_k} numbers only; in narrower ones no pair is slow.",
+        lambda i, d_k, _d_k=_d_k: 10_000.0 ** (-2 * i / _d_k),
+    )
+
+
 def _precedence(id: str, written: str, effect: str, frequency: Callable[[Tensor, int], Tensor]) -> None:
     """Enter an exponent without brackets: a function of i = 0, 1, … for the pairs, and of d_k."""
 
@@ -351,6 +406,22 @@ def _(positions: Tensor, x: Tensor) -> Tensor:
 )
 def _(positions: Tensor, x: Tensor) -> Tensor:
     return positions[0] + torch.arange(len(positions))
+
+
+def _counted_back(id: str, which: str, end: Callable[[Tensor], Tensor]) -> None:
+    @mistake(
+        id,
+        f"Only the {which} position is used: the others are counted back from it",
+        "Right for neighbouring tokens in order; wrong for positions with gaps or in another order.",
+        "each token has its own: use all of positions.",
+        stage="rope_positions",
+    )
+    def _(positions: Tensor, x: Tensor) -> Tensor:
+        return end(positions) + torch.arange(1 - len(positions), 1)
+
+
+_counted_back("rope-positions-counted-back", "last", lambda positions: positions[-1])
+_counted_back("rope-positions-counted-back-from-largest", "largest", torch.max)
 
 
 @mistake(
@@ -574,6 +645,18 @@ _outer(
     "An error about shapes; where L is d_k/2, every token gets the same angles.",
     lambda positions, frequencies: positions.double() * frequencies,
 )
+
+
+@mistake(
+    "rope-angles-reshaped",
+    "The angles are made as (d_k/2, L), and reshaped into (L, d_k/2) where they should be transposed",
+    "The numbers are filled in row by row, so that tokens get each other's angles.",
+    "torch.outer(positions, frequencies) is (L, d_k/2) at once; axes are exchanged by transpose.",
+    stage="rope_angles",
+)
+def _(positions: Tensor, frequencies: Tensor) -> Tensor:
+    right = rope_angles(positions, frequencies)
+    return right.T.reshape(right.shape)
 
 
 @mistake(
@@ -930,6 +1013,86 @@ _turn(
     lambda a, b, c, s, c2, s2: (a * c - b * s, a * c2 + b * s2),
 )
 _turn(
+    "rope-first-half-twice",
+    "The second half is made like the first: (a cos - b sin) stands there twice",
+    "Half of the numbers are lost.",
+    lambda a, b, c, s, c2, s2: (a * c - b * s, a * c2 - b * s2),
+)
+_turn(
+    "rope-second-half-twice",
+    "The first half is made like the second: (a sin + b cos) stands there twice",
+    "Half of the numbers are lost.",
+    lambda a, b, c, s, c2, s2: (a * s + b * c, a * s2 + b * c2),
+)
+_turn(
+    "rope-second-half-with-itself",
+    "The second half is not crossed with the first: (a cos - b sin, b sin + b cos)",
+    "That is no rotation: lengths are not kept.",
+    lambda a, b, c, s, c2, s2: (a * c - b * s, b * s2 + b * c2),
+)
+_turn(
+    "rope-first-half-with-itself",
+    "The first half is not crossed with the second: (a cos - a sin, a sin + b cos)",
+    "That is no rotation: lengths are not kept.",
+    lambda a, b, c, s, c2, s2: (a * c - a * s, a * s2 + b * c2),
+)
+_turn(
+    "rope-cos-twice",
+    "cos stands where sin should as well: (a cos - b cos, a cos + b cos)",
+    "Even at position 0 the halves are mixed.",
+    lambda a, b, c, s, c2, s2: (a * c - b * c, a * c2 + b * c2),
+)
+_turn(
+    "rope-sin-twice",
+    "sin stands where cos should as well: (a sin - b sin, a sin + b sin)",
+    "At position 0 nothing is left of a token.",
+    lambda a, b, c, s, c2, s2: (a * s - b * s, a * s2 + b * s2),
+)
+
+
+def _turned_row(id: str, what: str, effect: str, half_turned: Callable[[Tensor], Tensor]) -> None:
+    """Enter x cos + half_turned(x) sin with something else in the place of rotate_half."""
+
+    def turn(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+        x = torch.cat([a, b], dim=-1)
+        return (x * cos + half_turned(x) * sin).chunk(2, dim=-1)
+
+    hint = "rotate_half(x) is torch.cat([-x[..., d_k // 2:], x[..., : d_k // 2]], dim=-1)."
+    mistake(id, f"In the place of rotate_half(x) stands {what}", effect, hint, stage="rope_turn")(turn)
+
+
+_ANOTHER_PARTNER = "Numbers are mixed that are no pair; lengths are not kept."
+_turned_row("rope-row-flipped", "x in reverse order", _ANOTHER_PARTNER, lambda x: x.flip(-1))
+_turned_row(
+    "rope-row-shifted-by-one", "x shifted by one number: roll(1)", _ANOTHER_PARTNER, lambda x: x.roll(1, -1)
+)
+_turned_row(
+    "rope-row-shifted-back-by-one",
+    "x shifted back by one number: roll(-1)",
+    _ANOTHER_PARTNER,
+    lambda x: x.roll(-1, -1),
+)
+_turned_row(
+    "rope-row-negated",
+    "-x",
+    "The two numbers of a pair never meet; lengths are not kept.",
+    torch.neg,
+)
+_turned_row(
+    "rope-tokens-halved",
+    "the second half of the tokens, with a minus, and then the first: chunk(2, dim=-2)",
+    "Tokens are mixed with one another.",
+    lambda x: torch.cat([-x.chunk(2, dim=-2)[-1], x.chunk(2, dim=-2)[0]], dim=-2),
+)
+_turned_row(
+    "rope-neighbours-turned",
+    "rotate_half of neighbours without a minus",
+    _ANOTHER_PARTNER,
+    lambda x: torch.stack([x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2),
+)
+
+
+_turn(
     "rope-only-sin",
     "The terms with cos are missing: (-b sin, a sin)",
     "At position 0 nothing is left of a token.",
@@ -1019,6 +1182,19 @@ def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
 def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
     n = a.size(-1)
     return a + sin[..., :n], b + cos[..., n:]
+
+
+@mistake(
+    "rope-added-to-neighbours",
+    "[sin, cos, sin, cos, …] is added to x instead of turning it",
+    "That is how sinusoidal positions work, not rotary ones; even position 0 changes.",
+    "(a cos - b sin, a sin + b cos).",
+    stage="rope_turn",
+)
+def _(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Halves:
+    n = a.size(-1)
+    added = torch.stack([sin[..., :n], cos[..., :n]], dim=-1).flatten(-2)
+    return (torch.cat([a, b], dim=-1) + added).chunk(2, dim=-1)
 
 
 @mistake(

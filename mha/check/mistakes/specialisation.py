@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mha import toy_task
 from mha.check.catalogue import Stage, mistake
 from mha.check.exercises.specialisation import (
     Heads,
@@ -143,6 +144,60 @@ def _(right_keys: Tensor, Lk: int) -> Tensor:
     return right_keys[:1].expand_as(right_keys)
 
 
+@mistake(
+    "specialisation-two-jobs-only",
+    "Only the first two jobs are looked at",
+    "Right for two jobs; with more, some get no head.",
+    "right_keys is (jobs, Lq): go through all its rows.",
+    stage="mass_keys",
+)
+def _(right_keys: Tensor, Lk: int) -> Tensor:
+    return right_keys[:2]
+
+
+@mistake(
+    "specialisation-previous-and-next",
+    "The keys are the token before and the token behind, whatever right_keys says",
+    "Right for the toy task only.",
+    "the key of query i for job j is right_keys[j, i].",
+    stage="mass_keys",
+)
+def _(right_keys: Tensor, Lk: int) -> Tensor:
+    return toy_task.right_keys(right_keys.size(1))
+
+
+def _without_some(id: str, title: str, effect: str, pick: Stage) -> None:
+    """Enter a `pick` that gives NaN where a query is left out of the mean."""
+    hint = "every query counts: weights[:, :, torch.arange(Lq), right_keys[j]].mean()."
+    mistake(id, title, effect, hint, stage="mass_pick", also={"mass_queries": lambda x: x.nanmean(dim=-1)})(
+        pick
+    )
+
+
+def _diagonals(weights: Tensor, right_keys: Tensor) -> Tensor:
+    """Pick the weights on the token before and on that behind, where there is one."""
+    Lq, Lk = weights.shape[2:]
+    queries = torch.arange(Lq)
+    keys = torch.stack([queries - 1, queries + 1])
+    there = (keys >= 0) & (keys < Lk)
+    return mass_pick(weights, keys.clamp(0, Lk - 1)).masked_fill(~there, torch.nan)
+
+
+_without_some(
+    "specialisation-own-keys-left-out",
+    "Queries whose right key is the token itself are left out of the mean",
+    "A head is not asked about the ends of the text.",
+    lambda weights, right_keys: mass_pick(weights, right_keys).masked_fill(
+        right_keys == torch.arange(right_keys.size(1)), torch.nan
+    ),
+)
+_without_some(
+    "specialisation-diagonals",
+    "The diagonals beside the main one are taken, the token before and that behind: right_keys is not used",
+    "Right for the toy task at most, but for the ends of the text.",
+    _diagonals,
+)
+
 # ---------------------------------------------------------------- how much of the attention
 
 
@@ -177,6 +232,17 @@ def _(weights: Tensor, right_keys: Tensor) -> Tensor:
 )
 def _(weights: Tensor, right_keys: Tensor) -> Tensor:
     return weights.gather(-1, right_keys)
+
+
+@mistake(
+    "specialisation-gather-along-queries",
+    "gather goes along dim 2, the queries",
+    "It takes the first column of the weights, at the rows that the right keys name.",
+    "keys are the last axis: weights.gather(-1, …).",
+    stage="mass_pick",
+)
+def _(weights: Tensor, right_keys: Tensor) -> Tensor:
+    return weights[:, :, right_keys, 0]
 
 
 @mistake(
@@ -403,6 +469,19 @@ _over(
 _over(
     "specialisation-best-example", "mass_examples", "examples", "The largest",
     "One lucky {one} is enough for a high score.", lambda picked: picked.amax(dim=0),
+)  # fmt: skip
+for _which, _reduce in (("largest", torch.amax), ("smallest", torch.amin)):
+    mistake(
+        f"specialisation-{_which}-of-the-examples",
+        f"Of the examples' own masses, the {_which} is taken, not the mean",
+        "The score hangs on one sequence.",
+        "take the mean over the examples.",
+        stage="mass_queries",
+        also={"mass_examples": lambda picked: picked},
+    )(lambda picked, _reduce=_reduce: _reduce(picked.mean(dim=-1), dim=0))
+_over(
+    "specialisation-worst-example", "mass_examples", "examples", "The smallest",
+    "One unlucky {one} is enough for a low score.", lambda picked: picked.amin(dim=0),
 )  # fmt: skip
 _over(
     "specialisation-best-query", "mass_queries", "queries", "The largest",
@@ -657,6 +736,57 @@ def _(mass: Tensor, heads: Heads) -> float:
 )
 def _(mass: Tensor, heads: Heads) -> float:
     return mass.amax(dim=0).mean().item()
+
+
+@mistake(
+    "specialisation-two-heads-only",
+    "Only heads 0 and 1 are looked at, in their two orders",
+    "Right for two jobs and two heads.",
+    "itertools.permutations(range(h), jobs) goes through all assignments.",
+    stage="assign",
+)
+def _(mass: Tensor) -> Heads:
+    straight, crossed = mass[0, 0] + mass[1, 1], mass[0, 1] + mass[1, 0]
+    return (0, 1) if straight >= crossed else (1, 0)
+
+
+@mistake(
+    "specialisation-favourite-jobs-told",
+    "Each head gets its favourite job, in place of a head for each job: the largest of the wrong axis",
+    "There are as many numbers as heads, and a job may be left to nobody.",
+    "ask for each *job* which head does it, and use each head once.",
+    stage="assign",
+    also={"assign_score": lambda mass, heads: mass.amax(dim=0).mean().item()},
+)
+def _(mass: Tensor) -> Heads:
+    return tuple(mass.argmax(dim=0).tolist())
+
+
+@mistake(
+    "specialisation-heads-averaged-not-examples",
+    "The mean is taken over the heads, and the examples are handed to the jobs",
+    "An error where there are fewer examples than jobs, else an assignment of examples.",
+    "weights are (B, h, Lq, Lk): the mean over the examples is .mean(dim=0).",
+    stage="mass_examples",
+)
+def _(picked: Tensor) -> Tensor:
+    return picked.mean(dim=1)
+
+
+@mistake(
+    "specialisation-for-each-query",
+    "Each query gets an assignment of its own; the scores are averaged, "
+    "the heads are those that come up most often",
+    "Heads that change their jobs from token to token look as if they were specialised.",
+    "take the mean over the queries first, then look for one assignment that holds for all of them.",
+    stage="assign",
+    also={
+        "mass_queries": lambda picked: picked.transpose(1, 2),  # (h, Lq, jobs), which comes as (h, jobs, Lq)
+        "assign_score": lambda mass, heads: _own_best(mass.permute(2, 1, 0), heads),
+    },
+)
+def _(mass: Tensor) -> Heads:
+    return Counter(assign(one) for one in mass.permute(2, 1, 0)).most_common(1)[0][0]
 
 
 def _own_best(mass: Tensor, heads: Heads) -> float:
