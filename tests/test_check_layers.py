@@ -17,7 +17,7 @@ import mha
 from mha.check.catalogue import mistakes_of
 from mha.check.diagnose import judge
 from mha.check.exercises.layer import LAYER
-from mha.check.layers.inputs import layer_probes
+from mha.check.layers.inputs import layer_probes, with_large_masked
 from mha.check.layers.marking import mark_layer
 from mha.check.layers.reading import Reading
 from mha.check.weights import find_projections
@@ -1386,7 +1386,7 @@ class _(Base):
 def test_every_entry_of_a_layer_is_named():
     torch.manual_seed(0)
     layer = mha.MultiHeadAttention(20, 4, bias=True).double()
-    probes, w = layer_probes(20), next(find_projections(layer, 20, 4))
+    probes, w = with_large_masked(layer_probes(20)), next(find_projections(layer, 20, 4))
     exercise = Reading(w).exercise(probes)
     for entry in mistakes_of(LAYER):
         if entry.id != "mask-half-overflow":  # half precision under a mask is looked at by itself

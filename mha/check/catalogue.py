@@ -22,29 +22,38 @@ class Mistake:
     effect: str  # what comes of it, and how to recognise it
     hint: str  # how to put it right
     replaces: Mapping[str, Stage]  # the wrong code, by stage
+    alone: bool = False  # rare enough to be looked for by itself only, not together with another
 
     def clashes_with(self, other: "Mistake") -> bool:
-        """Whether both replace one stage, so that they cannot be made at once."""
-        return not self.replaces.keys().isdisjoint(other.replaces)
+        """Whether they are not looked for at once, as both replace one stage or one is rare."""
+        return self.alone or other.alone or not self.replaces.keys().isdisjoint(other.replaces)
 
 
 CATALOGUE: dict[str, Mistake] = {}
 
 
 def mistake(
-    id: str, title: str, effect: str, hint: str, *, stage: str, also: Mapping[str, Stage] | None = None
+    id: str,
+    title: str,
+    effect: str,
+    hint: str,
+    *,
+    stage: str,
+    also: Mapping[str, Stage] | None = None,
+    alone: bool = False,
 ) -> Callable[[Stage], Stage]:
     """Enter the decorated function into the catalogue as what stands wrongly in the place of `stage`.
 
     Args:
         also: other stages that the same mistake replaces, for instance the one that would have hidden it.
+        alone: to look for it by itself only.
 
     Raises:
         ValueError: if the id is taken.
     """
 
     def enter(function: Stage) -> Stage:
-        _entered(Mistake(id, stage, title, effect, hint, {stage: function, **(also or {})}))
+        _entered(Mistake(id, stage, title, effect, hint, {stage: function, **(also or {})}, alone))
         return function
 
     return enter

@@ -155,6 +155,7 @@ def _cross_probes() -> list[Probe]:
         Probe("padding, as many queries as keys", "padding", _arguments(3, 4, 4, 12, 12, 2, [1, 3, 2])),
         Probe("padding, as many examples as queries", "padding", _arguments(3, 3, 5, 8, 8, 4, [3, 1, 4])),
         Probe("a memory of nothing but padding", "guard", _arguments(2, 3, 4, 12, 12, 3, [0, 3])),
+        Probe("padding and large scores", "mask", {**padded, "x": padded["x"] * 900}),
         Probe("padding in half precision", "mask", half),
         Probe("padding, and a memory of other width", "cross_mask", _arguments(3, 4, 6, 8, 10, 2, [5, 1, 3])),
     ]

@@ -9,7 +9,7 @@ from mha.check.exercise import Probe
 from mha.check.weights import Projections
 from mha.masks import causal_mask, padding_mask
 
-HALF, NUMBERS = "half precision", "a mask of 0 and 1"
+HALF, NUMBERS, MASKED = "half precision", "a mask of 0 and 1", "a mask"
 Weights = Sequence[Tensor | nn.Linear]
 
 
@@ -60,7 +60,7 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
     ladder += [Probe("large scores", "softmax", large), Probe(HALF, "softmax", half)]
     if masked:
         ladder += [
-            Probe("a mask", "mask", {**cross, "mask": mask}),
+            Probe(MASKED, "mask", {**cross, "mask": mask}),
             Probe(NUMBERS, "mask", {**cross, "mask": mask.long()}),
             Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
             Probe("self-attention and a mask", "mask", {**itself, "mask": square_mask}),
@@ -68,6 +68,20 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
             Probe("self-attention and padding", "mask", {**itself, "mask": padding.expand(2, 1, 6, 6)}),
         ]
     return ladder
+
+
+def with_large_masked(probes: list[Probe]) -> list[Probe]:
+    """Return the ladder with one more that tells wrong masks apart: what they hide is by far the best.
+
+    Who is right but for scores that large is right enough, so no answer is refused for it.
+    """
+    i = next((i for i, probe in enumerate(probes) if probe.shows == MASKED), None)
+    if i is None:
+        return probes
+    arguments = probes[i].arguments
+    larger = {id(arguments[name]): arguments[name] * 60 for name in "QK"}
+    shown = {name: larger.get(id(x), x) for name, x in arguments.items()}  # what was one tensor stays one
+    return [*probes[: i + 1], Probe("large scores and a mask", "mask", shown), *probes[i + 1 :]]
 
 
 def shorter_masks(d_model: int) -> dict[str, dict[str, Tensor]]:

@@ -36,6 +36,7 @@ from mha.check.layers.inputs import (
     given_projections,
     layer_probes,
     shorter_masks,
+    with_large_masked,
 )
 from mha.check.layers.making import (
     asked_of,
@@ -341,6 +342,9 @@ def _mark(
         del probes[numbers], given[numbers]
     compared = [(reading, reading.compare(probes, given)) for reading in readings]
     if all(comparison.wrong for _, comparison in compared):
+        probes = with_large_masked(probes)
+        given = [run(built, probe.arguments) for probe in probes]
+        compared = [(reading, reading.compare(probes, given)) for reading in readings]
         behaviour = _behaviour(built, unused, readings, probes, given)
         if behaviour is not None:
             return named(behaviour)

@@ -917,6 +917,7 @@ def _laid_out(id: str, shape: str, order: tuple[int, ...]) -> None:
         "The right numbers in another order: code that takes axis 1 for the heads takes another axis.",
         "return (B, h, Lq, Lk): stack heads with dim=1, or transpose.",
         stage="give",
+        alone=True,
     )(give)
     mistake(
         f"mask-meets-{id}",
@@ -925,6 +926,7 @@ def _laid_out(id: str, shape: str, order: tuple[int, ...]) -> None:
         "lay the scores out as (B, h, Lq, Lk): einsum bhqd,bhkd->bhqk.",
         stage="mask",
         also={"guard": lambda weights, mask: fill(weights, mask, 0.0), "give": give},
+        alone=True,
     )(lambda scores, mask: fill(scores, mask, torch.finfo(scores.dtype).min))
 
 
@@ -1000,8 +1002,12 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 # ---------------------------------------------------------------- the function by itself
 #
-# What follows is looked for in the function only, and not in pairs: each replaces all of its stages, all but
-# one or two by the right ones. In a layer most of it would be an error of the next stage.
+# What follows is looked for by itself only, not in pairs. What no layer shows, as it would be an error of the
+# next stage there, replaces a stage that no layer has, by the right one.
+
+
+# With four heads √d_model is 2·√d_k, and √h is half of d_k, rounded down.
+_LIKE_ANOTHER_IN_A_LAYER = ("softmax-temperature-2", "scale-by-whole-half-of-d_k")
 
 
 def _alone(
@@ -1013,8 +1019,9 @@ def _alone(
     wrong: Stage,
     also: dict[str, Stage] | None = None,
 ) -> None:
-    replaced = {name: right for name, right in ALONE.items() if name != stage}
-    mistake(id, title, effect, hint, stage=stage, also=replaced | (also or {}))(wrong)
+    shown_by_a_layer = stage not in ("take", "give") and id not in _LIKE_ANOTHER_IN_A_LAYER
+    in_function = {} if shown_by_a_layer else {"attention_give": ALONE["attention_give"]}
+    mistake(id, title, effect, hint, stage=stage, also=in_function | (also or {}), alone=True)(wrong)
 
 
 for _id, _title, _effect, _wrong in (
@@ -1487,21 +1494,21 @@ for _id, _whose, _axes in (
     ("each-example", "of each example", (1, 2, 3)),
     ("each-head", "of each head's map", (2, 3)),
 ):
-    for _zero, _becomes in ((False, "0 / 0"), (True, "a row of zeros")):
+    for _zero, _becomes in ((False, "0 / 0"), (True, "zeros")):
         _end = "-row-of-zeros" if _zero else ""
         if _zero or _id != "all":  # that one is known of layers, too
             _alone(
                 f"softmax-largest-of-{_id}{_end}",
-                f"The largest score {_whose} is subtracted, not that of each row",
-                f"A row far below it becomes {_becomes}.",
+                f"The largest score {_whose} is subtracted: a row far below becomes {_becomes}",
+                "The sum of a row is that of numbers too small to be told from 0.",
                 _BY_HAND,
                 "softmax",
                 _below(_axes, _zero),
             )
         _alone(
             f"softmax-largest-of-{_id}-unmasked{_end}",
-            f"The largest score {_whose} is subtracted, also where it is masked, not that of each row",
-            f"A row far below it becomes {_becomes}.",
+            f"The largest score {_whose}, masked or not, is subtracted: a row far below becomes {_becomes}",
+            "The sum of a row is that of numbers too small to be told from 0.",
             _BY_HAND,
             "softmax",
             _below(_axes, _zero),
@@ -1512,8 +1519,8 @@ for _id, _whose, _axes in (
         )
     _alone(
         f"softmax-largest-of-{_id}-unmasked-but-empty",
-        f"The largest score {_whose} is subtracted, also where it is masked, not that of each row",
-        "A row far below it becomes 0 / 0; only one with nothing to see is taken care of.",
+        f"The largest score {_whose}, masked or not, is subtracted; only empty rows are taken care of",
+        "A row far below it becomes 0 / 0, unless it has nothing to see.",
         _BY_HAND,
         "softmax",
         _below(_axes, zero=False),
