@@ -8,8 +8,8 @@ from torch import nn
 
 import mha
 from mha.check.catalogue import Stage
-from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
-from mha.check.exercises.pruning import CUT, Weights, cut, layer_of, look_at
+from mha.check.exercise import Exercise, Probe, driven
+from mha.check.exercises.pruning import CUT, Weights, cut, layer_of, look_at, making
 
 
 def shard_heads(num_heads: int, world_size: int) -> list[list[int]]:
@@ -72,7 +72,7 @@ def _giving_shards(answer: Any) -> Any:
 
     def use(answer: Any, layer: mha.MultiHeadAttention, world_size: int) -> Any:
         num_heads = layer.num_heads // world_size  # before the answer can change it
-        given = drawing_nothing(answer, layer, world_size)
+        given = making(answer, layer, world_size)
         if isinstance(given, nn.ModuleList | Iterator):
             given = list(given)
         if not isinstance(given, list | tuple):

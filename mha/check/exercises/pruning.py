@@ -12,6 +12,7 @@ import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
 from mha.check.exercises.inputs import random_tensors
+from mha.check.outcome import own_code
 
 Weights = dict[
     str, Tensor
@@ -149,6 +150,38 @@ def _shared(given: nn.Module, layer: nn.Module) -> str | None:
     return "shares memory" if views else None
 
 
+def making(answer: Any, *arguments: Any) -> Any:
+    """Call an answer that may fill a new layer.
+
+    Raises:
+        Exception: what the answer raises; of a layer that does not fit, the same however it is filled.
+    """
+    try:
+        return drawing_nothing(answer, *arguments)
+    except RuntimeError as error:
+        code = own_code(error)
+        filled = code is not None and re.search(r"copy_|load_state_dict|\]\s*=[^=]", code.text)
+        restated = does_not_fit(error) if filled else None
+        raise (error if restated is None else restated).with_traceback(error.__traceback__) from None
+
+
+def does_not_fit(error: RuntimeError) -> RuntimeError | None:
+    """Return what is raised where matrices do not fit into a new layer, if that is what an error says."""
+    loaded = r"with shape torch.Size\(\[(\d+), (\d+)\]\).*?model is torch.Size\(\[(\d+), (\d+)\]\)"
+    if found := re.search(loaded, str(error)):
+        given, there = map(int, found.group(1, 2)), map(int, found.group(3, 4))
+        sizes = next(((a, b) for a, b in zip(there, given, strict=True) if a != b), None)
+    elif found := re.search(r"\((\d+)\) must match .*?\((\d+)\) at non-singleton", str(error)):
+        sizes = int(found[1]), int(found[2])
+    else:
+        return None
+    if sizes is None:
+        return None
+    return RuntimeError(
+        f"the new layer is too {'wide' if sizes[0] > sizes[1] else 'narrow'} for the matrices"
+    )
+
+
 class _Layer(mha.MultiHeadAttention):
     """A layer that can be compared with a copy of itself."""
 
@@ -192,7 +225,7 @@ def _giving_weights(answer: Any) -> Any:
     """The weights are given in a dict; a layer that holds them will do as well."""
 
     def use(answer: Any, layer: mha.MultiHeadAttention, keep: list[int]) -> Any:
-        return look_at(drawing_nothing(answer, layer, keep), layer, len(keep))
+        return look_at(making(answer, layer, keep), layer, len(keep))
 
     return driven(answer, use) if callable(answer) else answer
 

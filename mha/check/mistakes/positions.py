@@ -1365,6 +1365,36 @@ def _(h: int) -> int:
     return 1 << max((h - 1).bit_length() - 1, 0)
 
 
+def _power(id: str, title: str, effect: str, power: Callable[[int], int]) -> None:
+    mistake(id, title, effect, "2 ** math.floor(math.log2(h)).", stage="alibi_power")(power)
+
+
+_power(
+    "alibi-even-taken-for-power",
+    "Each even h is taken for a power of two",
+    "Right for powers of two and for odd numbers; 6 and 12 heads get 2^(-8i/h).",
+    lambda h: h if h % 2 == 0 else 1 << (h.bit_length() - 1),
+)
+_power(
+    "alibi-natural-logarithm",
+    "The largest power of two is looked for with log, not with log2",
+    "The natural logarithm is smaller: the power is too small, and heads are left without a slope.",
+    lambda h: 2 ** math.floor(math.log(h)),
+)
+_power(
+    "alibi-logarithm-for-power",
+    "log2(h) itself stands where the power of two should: 2 ** is missing",
+    "There are far too few slopes.",
+    lambda h: max(math.floor(math.log2(h)), 1),
+)
+_power(
+    "alibi-twice-the-power",
+    "The slopes are those of the next power of two above h, also where h is one itself, cut off after h",
+    "The steepest heads are kept, the flattest are lost.",
+    lambda h: 2 << (h.bit_length() - 1),
+)
+
+
 def _row(id: str, title: str, effect: str, hint: str, slope: Any) -> None:
     @mistake(id, title, effect, hint, stage="alibi_row")
     def _(n: int) -> list[float]:
@@ -1377,6 +1407,20 @@ _row(
     "All slopes are too steep by one step.",
     "count from 1: the first slope is 2^(-8/h), the last 2^-8.",
     lambda i, n: 2.0 ** (-8 * (i - 1) / n),
+)
+_row(
+    "alibi-power-of-8-times-i",
+    "There are no brackets around the exponent: 2 ** -8 * i / h",
+    "The slopes grow from head to head, up to 2^-8.",
+    "** binds more tightly than * and /: 2 ** (-8 * i / h).",
+    lambda i, n: 2.0**-8 * i / n,
+)
+_row(
+    "alibi-power-of-8-divided",
+    "There are no brackets around the exponent of the ratio: (2 ** -8 / h) ** i",
+    "The slopes fall to nothing at once.",
+    "** binds more tightly than /: (2 ** (-8 / h)) ** i.",
+    lambda i, n: (2.0**-8 / n) ** i,
 )
 _row(
     "alibi-same-slope",
@@ -1625,6 +1669,39 @@ _too_few(
 
 
 @mistake(
+    "alibi-between-of-twice-h",
+    "For h not a power of two, the slopes that are added are those of 2h heads",
+    "Right for a power of two only.",
+    "they are every other one of twice the *power*: those of 2 * power heads.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes + [2.0 ** (-4 * i / h) for i in range(1, 2 * (h - len(slopes)), 2)]
+
+
+@mistake(
+    "alibi-next-power-cut-in-front",
+    "The slopes are the last h of those of the next power of two above h",
+    "Right for a power of two only; the flattest heads are kept, the steepest are lost.",
+    "start with the largest power of two *up to* h.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes if h == len(slopes) else alibi_row(2 * len(slopes))[-h:]
+
+
+@mistake(
+    "alibi-not-cut-at-all",
+    "All the slopes in between are added, whatever h is",
+    "Twice the power of two comes back, even where h is one itself.",
+    "only h - power of them are missing: [: h - power].",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes + between
+
+
+@mistake(
     "alibi-every-other-of-twice-as-many",
     "For h not a power of two, all slopes are every other one of twice as many heads",
     "Those of the power of two are lost.",
@@ -1706,6 +1783,12 @@ _rest(
     "The slopes in between are odd powers of 2^(-8/power), not of its square root",
     "they belong to twice as many heads: 2^(-4i/power) for odd i.",
     lambda i, power: 2.0 ** (-8 * (2 * i + 1) / power),
+)
+_rest(
+    "alibi-rest-zero",
+    "All heads beyond the power of two get the slope 0",
+    "they get slopes between those that are there: every other one of twice as many.",
+    lambda i, power: 0.0,
 )
 _rest(
     "alibi-rest-all-flat",
@@ -1845,6 +1928,17 @@ def _(slopes: list[float]) -> Any:
 )
 def _(slopes: list[float]) -> Any:
     return torch.tensor(slopes) / sum(slopes)
+
+
+@mistake(
+    "alibi-first-is-1",
+    "The slopes are divided by the first, or by the largest",
+    "The first is 1, and all are too steep.",
+    "return the powers of 2 as they are: the first is 2^(-8/h).",
+    stage="alibi_give",
+)
+def _(slopes: list[float]) -> Any:
+    return torch.tensor(slopes) / slopes[0]
 
 
 @mistake(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import mha
 from mha.check.catalogue import mistake
 from mha.check.exercise import drawing_nothing
-from mha.check.exercises.pruning import Weights, prune_biases, prune_o
+from mha.check.exercises.pruning import Weights, does_not_fit, prune_biases, prune_kept, prune_o
 
 # ---------------------------------------------------------------- which heads
 
@@ -167,6 +167,28 @@ def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
 )
 def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
     return torch.tensor([head + num_heads * n for n in range(d_k) for head in heads], dtype=torch.long)
+
+
+@mistake(
+    "prune-size-of-num-heads",
+    "num_heads stands where the size of a head is wanted: rows i·h to (i + 1)·h - 1",
+    "Right where there are as many heads as numbers in each; else rows of other heads, or none.",
+    "a head has d_k rows: i * d_k to (i + 1) * d_k.",
+    stage="prune_rows",
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    return torch.tensor([n for i in heads for n in range(i * num_heads, (i + 1) * num_heads)])
+
+
+@mistake(
+    "prune-mask-as-index",
+    "A mask of 0 and 1 is used as an index: it is of integers, not bool",
+    "Rows 0 and 1 come back again and again.",
+    "make the mask bool: torch.zeros(h * d_k, dtype=torch.bool), or give the numbers of the rows.",
+    stage="prune_rows",
+)
+def _(heads: list[int], d_k: int, num_heads: int) -> Tensor:
+    return torch.tensor([int(head in heads) for head in range(num_heads) for _ in range(d_k)])
 
 
 @mistake(
@@ -374,6 +396,47 @@ def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
 )
 def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
     return weights["W_o"]
+
+
+@mistake(
+    "prune-o-sorted",
+    "The columns of W_o are taken in ascending order, the rows of the others as asked for",
+    "Right where keep ascends; else a head's numbers meet the columns of another.",
+    "take the same index for all four: W_o.weight[:, rows].",
+    stage="prune_o",
+    also={"prune_kept": prune_kept},  # where the order is asked for
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    return weights["W_o"][:, rows.sort().values]
+
+
+@mistake(
+    "prune-all-but-o-sorted",
+    "The rows of W_q, W_k and W_v are taken in ascending order, the columns of W_o as asked for",
+    "Right where keep ascends; else a head's numbers meet the columns of another.",
+    "take the same index for all four: W_o.weight[:, rows].",
+    stage="prune_q",
+    also={
+        "prune_kept": prune_kept,
+        "prune_k": lambda weights, rows: weights["W_k"][rows.sort().values],
+        "prune_v": lambda weights, rows: weights["W_v"][rows.sort().values],
+        "prune_biases": lambda weights, rows, num_heads: prune_biases(weights, rows.sort().values, num_heads),
+    },
+)
+def _(weights: Weights, rows: Tensor) -> Tensor:
+    return weights["W_q"][rows.sort().values]
+
+
+@mistake(
+    "prune-o-of-the-others",
+    "W_o keeps the columns of the heads that go",
+    "The heads that stay meet columns that others were trained with, or the wrong number of them.",
+    "W_o.weight[:, rows]: the columns with the same numbers as the rows of W_q.",
+    stage="prune_o",
+)
+def _(weights: Weights, rows: Tensor, num_heads: int) -> Tensor:
+    stays = torch.isin(torch.arange(weights["W_o"].size(1)), rows)
+    return weights["W_o"][:, ~stays]
 
 
 @mistake(
@@ -767,6 +830,18 @@ def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
 
 
 @mistake(
+    "prune-new-layer-of-d_model",
+    "A new MultiHeadAttention of d_model and the heads kept is made, and its matrices are replaced",
+    "It refuses where the heads kept do not divide d_model, and takes its heads for wider than they are.",
+    "d_k has to stay: copy the layer, then give it the smaller matrices and their number of heads.",
+    stage="prune_give",
+)
+def _(weights: Weights, layer: mha.MultiHeadAttention) -> Any:
+    drawing_nothing(mha.MultiHeadAttention, layer.d_model, weights["W_q"].size(0) // layer.d_k)
+    return weights
+
+
+@mistake(
     "prune-new-layer-too-wide",
     "The weights are loaded into a new MultiHeadAttention(d_model, len(keep))",
     "Its heads share out all of d_model, so they are wider than the old ones, or do not divide it: an error.",
@@ -795,4 +870,7 @@ def load_into_new(weights: Weights, num_heads: int, d_model: int) -> None:
     """Load the weights into a new layer, which raises unless its heads are as wide as theirs."""
     made = drawing_nothing(lambda: mha.MultiHeadAttention(d_model, num_heads, bias="b_o" in weights))
     kinds = {"W": "weight", "b": "bias"}
-    made.load_state_dict({f"W_{name[2:]}.{kinds[name[0]]}": x for name, x in weights.items()})
+    try:
+        made.load_state_dict({f"W_{name[2:]}.{kinds[name[0]]}": x for name, x in weights.items()})
+    except RuntimeError as error:
+        raise (does_not_fit(error) or error) from None
