@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -84,6 +85,8 @@ def dropout(answer: Callable[..., Any], like: Built) -> Mistake | None:
     without.answer.train()
     if not _repeats(without, x, x, x):
         return known.DROPOUT_NOT_AS_ASKED
+    if _drops_elsewhere(built, x):
+        return known.DROPOUT_ELSEWHERE
     # Where all values are the same, the output is that value times what the row of weights sums to.
     if _repeats(built, asked, asked, one_value):
         return known.DROPOUT_BEFORE_SOFTMAX
@@ -92,6 +95,33 @@ def dropout(answer: Callable[..., Any], like: Built) -> Mistake | None:
         drawn = torch.stack([first(built(asked, asked, one_value)).detach() for _ in range(4)]).mean(0)
     ratio = float((drawn * steady).sum() / (steady * steady).sum())
     return known.DROPOUT_NOT_RESCALED if ratio < 0.75 else None
+
+
+class _Dropped(TorchFunctionMode):
+    """Notes the shapes of what dropout is applied to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[torch.Size] = []
+        self.fused = False  # what a fused attention does inside is not seen
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (F.dropout, torch.dropout):
+            self.shapes += [x.shape for x in (*args, *(kwargs or {}).values()) if isinstance(x, Tensor)]
+        self.fused |= function in (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+        return function(*args, **(kwargs or {}))
+
+
+def _drops_elsewhere(built: Built, x: Tensor) -> bool:
+    """Whether dropout is seen to act, and on nothing of the shape of weights."""
+    mode, L = _Dropped(), x.size(1)
+
+    def watched() -> None:
+        with mode:
+            built(x, x, x)
+
+    run(watched, {})
+    return bool(mode.shapes) and not mode.fused and all(shape[-2:] != (L, L) for shape in mode.shapes)
 
 
 def in_training(answer: Callable[..., Any], like: Built) -> Mistake | None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mha.check.catalogue import behaviour, mistake
-from mha.check.exercises.attention import score, take
+from mha.check.catalogue import Stage, behaviour, mistake
+from mha.check.exercises.attention import guard, score, take
+from mha.check.exercises.attention import mask as fill
 from mha.check.exercises.heads import merge, split
 from mha.check.exercises.layer import (
     Inputs,
@@ -18,6 +19,7 @@ from mha.check.exercises.layer import (
     same_length,
 )
 from mha.check.weights import Projections
+from mha.positions import sinusoidal_encoding
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -776,6 +778,283 @@ for _kind, (_name, _function, _effect) in _ACTIVATIONS.items():
         return f(project_q(inputs, w))
 
 
+# ---------------------------------------------------------------- rarer things, looked for by themselves
+
+
+def _rare(
+    id: str,
+    title: str,
+    effect: str,
+    hint: str,
+    stage: str,
+    wrong: Stage,
+    also: dict[str, Stage] | None = None,
+) -> None:
+    """Enter what only a layer shows, and nobody is expected to do together with something else."""
+    mistake(
+        id, title, effect, hint, stage=stage, also={"key_length": same_length, **(also or {})}, alone=True
+    )(wrong)
+
+
+for _kind, _name, _function in (
+    ("leaky-relu", "A leaky ReLU", torch.nn.functional.leaky_relu),
+    ("sigmoid", "A sigmoid", torch.sigmoid),
+    ("silu", "SiLU, a gate made of itself,", torch.nn.functional.silu),
+    ("elu", "ELU", torch.nn.functional.elu),
+    ("softmax", "A softmax", lambda x: x.softmax(-1)),
+):
+    for _where, _what, _wrong in (
+        ("after", "the output", lambda c, i, w, f: f(output(c, i, w))),
+        ("before", "the joined heads, before W_o", lambda c, i, w, f: output(f(c), i, w)),
+    ):
+        _rare(
+            f"layer-activation-{_where}-output-{_kind}",
+            f"{_name} is applied to {_what}",
+            "What is linear in the paper is bent.",
+            "nothing is applied to the joined heads but W_o, and nothing to what comes of it.",
+            "output",
+            lambda concat, inputs, w, f=_function, wrong=_wrong: wrong(concat, inputs, w, f),
+        )
+_GATE = "the output is W_o of the joined heads: no gate, which LSTMs and some later models have."
+for _id, _title, _wrong in (
+    ("input", "the sigmoid of the input Q", lambda c, i, w: output(c, i, w) * i[0].sigmoid()),
+    (
+        "queries",
+        "the sigmoid of the projected queries",
+        lambda c, i, w: output(c * project_q(i, w).sigmoid(), i, w),
+    ),
+    ("input-itself", "the input Q", lambda c, i, w: output(c, i, w) * i[0]),
+):
+    _rare(
+        f"layer-gated-by-{_id}",
+        f"The output, or what W_o is given, is multiplied by {_title}",
+        "How much a query hears depends on its own numbers besides.",
+        _GATE,
+        "output",
+        _wrong,
+    )
+for _id, _title, _wrong in (
+    ("input-V", "The input V is added to the output", lambda c, i, w: output(c, i, w) + i[2]),
+    ("input-K", "The input K is added to the output", lambda c, i, w: output(c, i, w) + i[1]),
+    (
+        "values",
+        "The projected values are added to the joined heads",
+        lambda c, i, w: output(c + project_v(i, w), i, w),
+    ),
+    (
+        "values-after",
+        "The projected values are added to the output",
+        lambda c, i, w: output(c, i, w) + project_v(i, w),
+    ),
+    (
+        "queries-after",
+        "The projected queries are added to the output",
+        lambda c, i, w: output(c, i, w) + project_q(i, w),
+    ),
+    ("heads", "The joined heads are added to the output", lambda c, i, w: output(c, i, w) + c),
+    ("input-before", "The input Q is added to the joined heads", lambda c, i, w: output(c + i[0], i, w)),
+):
+    _rare(
+        f"layer-{_id}-added",
+        _title,
+        "A residual connection belongs outside of the layer; of keys or values it fails where Lq ≠ Lk.",
+        "return W_o(concat) alone.",
+        "output",
+        _wrong,
+    )
+for _id, _title, _wrong in (
+    (
+        "heads-normalised",
+        "A LayerNorm is applied to the joined heads, before W_o",
+        lambda c, i, w: output(torch.nn.functional.layer_norm(c, c.shape[-1:]), i, w),
+    ),
+    (
+        "output-of-length-1",
+        "Each row of the output is scaled to length 1",
+        lambda c, i, w: torch.nn.functional.normalize(output(c, i, w), dim=-1),
+    ),
+    (
+        "output-divided-by-heads",
+        "The output is divided by the number of heads",
+        lambda c, i, w: output(c, i, w) / w.num_heads,
+    ),
+    (
+        "output-scaled",
+        "The output is multiplied by √d_model",
+        lambda c, i, w: output(c, i, w) * c.size(-1) ** 0.5,
+    ),
+    (
+        "output-divided-by-root",
+        "The output is divided by √d_k",
+        lambda c, i, w: output(c, i, w) / (c.size(-1) / w.num_heads) ** 0.5,
+    ),
+    ("output-doubled", "The output is added to itself", lambda c, i, w: 2 * output(c, i, w)),
+    (
+        "output-bias-missing",
+        "W_o is applied without its bias",
+        lambda c, i, w: linear(c, w.W_o, None),
+    ),
+    (
+        "output-turned",
+        "The output is (B, d_model, Lq): its last two axes are exchanged",
+        lambda c, i, w: output(c, i, w).mT,
+    ),
+    (
+        "output-length-first",
+        "The output comes back as (Lq, B, d_model)",
+        lambda c, i, w: output(c, i, w).transpose(0, 1),
+    ),
+    (
+        "output-flat",
+        "The output comes back as (B·Lq, d_model)",
+        lambda c, i, w: output(c, i, w).flatten(0, 1),
+    ),
+    (
+        "output-still-in-heads",
+        "The output comes back in heads, (B, h, Lq, d_k)",
+        lambda c, i, w: split(output(c, i, w), w.num_heads),
+    ),
+    (
+        "output-of-one-example",
+        "Only the first example's output comes back",
+        lambda c, i, w: output(c, i, w)[0],
+    ),
+    (
+        "output-squeezed",
+        "Axes of size 1 are taken away: output.squeeze()",
+        lambda c, i, w: output(c, i, w).squeeze(),
+    ),
+    (
+        "output-batch-squeezed",
+        "A batch of one loses its axis: output.squeeze(0)",
+        lambda c, i, w: output(c, i, w).squeeze(0),
+    ),
+):
+    _rare(
+        f"layer-{_id}",
+        _title,
+        "What the next layer is given has another size or shape.",
+        "return W_o(concat), (B, Lq, d_model), as it is.",
+        "output",
+        _wrong,
+    )
+_rare(
+    "layer-squeezed",
+    "Axes of size 1 are taken away from what the layer returns: squeeze()",
+    "One example, or one token, loses its axis.",
+    "return both with all their axes.",
+    "give",
+    lambda output, weights, scores: (output.squeeze(), weights.squeeze()),
+)
+
+
+def _positions(L: int, d_model: int, halves: bool) -> Tensor:
+    """Return sines and cosines, by turns or one half each."""
+    by_turns = sinusoidal_encoding(L, d_model)
+    return torch.cat([by_turns[:, ::2], by_turns[:, 1::2]], dim=1) if halves else by_turns
+
+
+def _with_positions(inputs: Inputs, halves: bool) -> Inputs:
+    Q, K, V = (x + _positions(*x.shape[1:], halves).to(x) for x in inputs)
+    return Q, K, V
+
+
+for _halves, _id, _how in ((False, "", ""), (True, "-in-halves", ", sines first and cosines behind,")):
+    for _values in (True, False):
+        _rare(
+            f"layer-positions-added{_id}{'' if _values else '-but-to-values'}",
+            f"Sinusoidal positions{_how} are added to {'Q, K and V' if _values else 'Q and K'} in the layer",
+            "The layer knows nothing of the order of its inputs; a model adds positions once, at its start.",
+            "project the inputs as they come.",
+            "project_q",
+            lambda inputs, w, halves=_halves: project_q(_with_positions(inputs, halves), w),
+            also={
+                "project_k": lambda inputs, w, halves=_halves: project_k(_with_positions(inputs, halves), w),
+                "project_v": lambda inputs, w, halves=_halves, values=_values: project_v(
+                    _with_positions(inputs, halves) if values else inputs, w
+                ),
+            },
+        )
+for _id, _title, _wrong in (
+    (
+        "first-row-for-all",
+        "The first query's mask serves for all queries of the layer",
+        lambda mask: mask[..., :1, :],
+    ),
+    (
+        "last-row-for-all",
+        "The last query's mask serves for all queries of the layer",
+        lambda mask: mask[..., -1:, :],
+    ),
+    (
+        "seen-by-any",
+        "A key is seen by all queries if any may see it",
+        lambda mask: (mask != 0).any(-2, keepdim=True),
+    ),
+    (
+        "seen-by-all",
+        "A key is hidden from all queries of the layer unless all may see it",
+        lambda mask: (mask != 0).all(-2, keepdim=True),
+    ),
+    (
+        "of-any-example",
+        "A key is seen in all examples if it may be in any",
+        lambda mask: (mask != 0).any(0, keepdim=True),
+    ),
+    ("of-last-example", "The last example's mask serves for the whole batch", lambda mask: mask[-1:]),
+):
+    _rare(
+        f"layer-mask-{_id}",
+        _title,
+        "Right for a mask that is the same for all of them.",
+        "the mask has a row for each query of each example: use it as it is.",
+        "mask",
+        lambda scores, mask, f=_wrong: fill(scores, f(mask)),
+        also={"guard": lambda weights, mask, f=_wrong: guard(weights, f(mask))},
+    )
+for _role, (_stage, _, _what) in _STAGES.items():
+    _project = {"q": project_q, "k": project_k, "v": project_v}[_role]
+    _rare(
+        f"layer-{_what}-twice-projected",
+        f"W_{_role} is applied twice to the {_what}",
+        "x = W(x) stands in two places, or in a loop over heads.",
+        f"project the {_what} once, and cut them into heads behind.",
+        _stage,
+        lambda inputs, w, project=_project, role=_role: linear(
+            project(inputs, w), getattr(w, f"W_{role}"), getattr(w, f"b_{role}")
+        ),
+    )
+    _rare(
+        f"layer-{_what}-normalised",
+        f"The projected {_what}, and only they, are normalised over d_model",
+        "That is known as QK-norm where queries and keys are, and no part of the paper's layer.",
+        f"use the {_what} as W_{_role} makes them.",
+        _stage,
+        lambda inputs, w, project=_project: (
+            x := project(inputs, w),
+            torch.nn.functional.layer_norm(x, x.shape[-1:]),
+        )[1],
+    )
+    _rare(
+        f"layer-{_what}-activated",
+        f"A ReLU is applied to the {_what}, and only to them",
+        "None of their numbers is negative.",
+        "the projections are linear.",
+        _stage,
+        lambda inputs, w, project=_project: project(inputs, w).relu(),
+    )
+for _role in "qv":  # keys' bias adds the same to all scores of a query, which the softmax takes away again
+    _stage, _source, _what = _STAGES[_role]
+    _rare(
+        f"layer-{_what}-without-bias",
+        f"The {_what} are projected without the bias that the layer has for them",
+        "F.linear(x, W.weight) leaves it out, and it is never trained.",
+        f"call the layer, W_{_role}(x), or hand on its bias.",
+        _stage,
+        lambda inputs, w, role=_role, source=_source: linear(inputs[source], getattr(w, f"W_{role}"), None),
+    )
+
+
 # ---------------------------------------------------------------- give
 
 
@@ -925,6 +1204,13 @@ DROPOUT_BEFORE_SOFTMAX = behaviour(
     "Dropout acts on the scores, before the softmax",
     "A dropped score is 0, not 'nothing': its key keeps weight, and each row still sums to 1.",
     "drop weights, after the softmax.",
+)
+DROPOUT_ELSEWHERE = behaviour(
+    "layer-dropout-elsewhere",
+    "dropout",
+    "Dropout acts on other tensors than the weights",
+    "Numbers of queries, keys, values or output are dropped; no key is ever left out.",
+    "drop weights, after the softmax and before they mix the values: self.dropout(weights) @ V.",
 )
 DROPOUT_NOT_RESCALED = behaviour(
     "layer-dropout-not-rescaled",
