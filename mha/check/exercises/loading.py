@@ -243,7 +243,7 @@ def _seeded(seed: int, answer: Any, *arguments: Any) -> Any:
 
 def _held(layer: object, num_heads: int) -> Loaded:
     """Return what a layer holds, of the package's class or of an own one."""
-    if not isinstance(layer, nn.Module) or isinstance(layer, nn.MultiheadAttention):
+    if not isinstance(layer, nn.Module) or isinstance(layer, nn.MultiheadAttention | nn.ModuleList):
         raise bert_is_of_another_kind(type(layer).__name__)
     h = getattr(layer, "num_heads", num_heads)
     d_model = getattr(layer, "d_model", None) or width_of(layer, [])

@@ -415,6 +415,82 @@ def _(state: State, layer: int) -> str:
     return f"bert.encoder.layer.{layer}.attention"
 
 
+def _last_layer(state: State) -> int:
+    return max(int(name.split(".")[2]) for name in state if name.startswith("encoder.layer."))
+
+
+@mistake(
+    "bert-always-last-layer",
+    "The last layer is taken whatever is asked for",
+    "A name is known by its end only, and in a loop each layer overwrites the one before.",
+    "put the number into the name: f'encoder.layer.{layer}.attention'.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    return f"encoder.layer.{_last_layer(state)}.attention"
+
+
+@mistake(
+    "bert-layers-from-the-end",
+    "The layers are counted from the last to the first",
+    "Right for the middle one only.",
+    "encoder.layer.0 is the first.",
+    stage="bert_part",
+)
+def _(state: State, layer: int) -> str:
+    return f"encoder.layer.{_last_layer(state) - layer}.attention"
+
+
+def _other_part(id: str, written: str, part: Callable[[int], str]) -> None:
+    @mistake(
+        id,
+        f"The names begin with {written}",
+        "There are no such names: a KeyError.",
+        "print the names: they begin with 'encoder.layer.{layer}.attention.'.",
+        stage="bert_part",
+    )
+    def _(state: State, layer: int) -> str:
+        return part(layer)
+
+
+_other_part("bert-layers-in-plural", "encoder.layers", lambda layer: f"encoder.layers.{layer}.attention")
+_other_part("bert-encoder-left-out", "layer, without encoder", lambda layer: f"layer.{layer}.attention")
+_other_part("bert-layer-left-out", "encoder.0, without layer", lambda layer: f"encoder.{layer}.attention")
+_other_part("bert-attention-left-out", "self, without attention", lambda layer: f"encoder.layer.{layer}")
+
+
+def _other_names(id: str, written: str, named: str, change: Callable[[str], str]) -> None:
+    @mistake(
+        id,
+        f"The names hold {written}",
+        "There are no such names: a KeyError.",
+        f"print the names: it is {named}.",
+        stage="bert_names",
+    )
+    def _(part: str) -> dict[str, str]:
+        return {role: change(name) for role, name in bert_names(part).items()}
+
+
+_other_names(
+    "bert-self-left-out",
+    "attention.query, without self",
+    "attention.self.query",
+    lambda name: name.replace("self.", ""),
+)
+_other_names(
+    "bert-self-before-output",
+    "attention.self.output.dense",
+    "attention.output.dense",
+    lambda name: name.replace("output", "self.output"),
+)
+_other_names(
+    "bert-dense-left-out",
+    "attention.output.weight, without dense",
+    "attention.output.dense.weight",
+    lambda name: name.replace("output.dense", "output"),
+)
+
+
 @mistake(
     "bert-number-as-text",
     "A name is taken if 'layer.1' occurs in it, so that layer.10 is found for layer 1",
@@ -722,6 +798,59 @@ def _(layer: Loaded) -> Loaded:
     raise bert_has_no_biases()
 
 
+def _in_dtype(id: str, dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+
+    @_given(
+        id,
+        f"The layer comes back in {name}",
+        "BERT's tensors are float32, and so is what it will be given.",
+        "copy the tensors as they are: no .half(), no .double().",
+    )
+    def _(layer: Loaded) -> Loaded:
+        return Loaded({name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in layer.items()})
+
+
+_in_dtype("bert-in-float64", torch.float64)
+_in_dtype("bert-in-float16", torch.float16)
+_in_dtype("bert-in-bfloat16", torch.bfloat16)
+
+
+def _heads_mixed(id: str, which: str, names: tuple[str, ...]) -> None:
+    @_given(
+        id,
+        f"The rows of {which} are put in another order: number 0 of all heads, then number 1 …",
+        "Each head of the layer is a mixture. Llama's weights are turned so for its rotations; BERT's are not.",
+        "copy them as they are: head i has rows i·d_k to (i + 1)·d_k - 1.",
+    )
+    def _(layer: Loaded) -> Loaded:
+        h = layer["num_heads"]
+        return Loaded(
+            {
+                **layer,
+                **{name: layer[name].unflatten(0, (h, -1)).transpose(0, 1).flatten(0, 1) for name in names},
+            }
+        )
+
+
+_heads_mixed("bert-rows-mixed", "query, key and value", ("W_q", "W_k", "W_v"))
+_heads_mixed("bert-rows-mixed-with-biases", "query, key and value, and their biases,", (
+    "W_q", "W_k", "W_v", "b_q", "b_k", "b_v",
+))  # fmt: skip
+_heads_mixed("bert-rows-mixed-of-queries-and-keys", "query and key", ("W_q", "W_k"))
+
+
+def _multiplied(id: str, title: str, names: tuple[str, ...]) -> None:
+    @_given(id, title, "The layer scales by itself: that is undone.", "copy them as they are.")
+    def _(layer: Loaded) -> Loaded:
+        root = (layer["d_model"] / layer["num_heads"]) ** 0.5
+        return Loaded({**layer, **{name: layer[name] * root for name in names}})
+
+
+_multiplied("bert-scaled-up", "BERT's query, weight and bias, is multiplied by √d_k", ("W_q", "b_q"))
+_multiplied("bert-weight-scaled-up", "BERT's query.weight is multiplied by √d_k", ("W_q",))
+
+
 def _divided(id: str, title: str, names: tuple[str, ...]) -> None:
     @_given(id, title, "The layer scales by itself: the scores are divided twice.", "copy them as they are.")
     def _(layer: Loaded) -> Loaded:
@@ -731,6 +860,8 @@ def _divided(id: str, title: str, names: tuple[str, ...]) -> None:
 
 _divided("bert-scaled", "BERT's query, weight and bias, is divided by √d_k", ("W_q", "b_q"))
 _divided("bert-weight-scaled", "BERT's query.weight is divided by √d_k", ("W_q",))
+_divided("bert-key-scaled", "BERT's key, weight and bias, is divided by √d_k", ("W_k", "b_k"))
+_divided("bert-key-weight-scaled", "BERT's key.weight is divided by √d_k", ("W_k",))
 
 
 def _of_another_kind(id: str, kind: str, title: str, hint: str) -> None:
@@ -756,6 +887,12 @@ _of_another_kind(
     "tuple",
     "The tensors come back in a tuple, not in a layer",
     "make a MultiHeadAttention(d_model, num_heads, bias=True), load them into it and return it.",
+)
+_of_another_kind(
+    "list-of-layers",
+    "ModuleList",
+    "A list of layers comes back, not a layer",
+    "load the one layer that is asked for, and return it.",
 )
 _of_another_kind(
     "what-load-says",

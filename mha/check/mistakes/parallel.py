@@ -116,6 +116,18 @@ def _(num_heads: int, world_size: int) -> list[list[int]]:
 
 
 @mistake(
+    "shard-turned",
+    "Rank r gets the block of rank r + 1, and the last rank the first block",
+    "The sum is right, but rank 0 does not hold head 0.",
+    "rank r has the heads r·h/n to (r + 1)·h/n.",
+    stage="shard_heads",
+)
+def _(num_heads: int, world_size: int) -> list[list[int]]:
+    first, *others = shard_heads(num_heads, world_size)
+    return [*others, first]
+
+
+@mistake(
     "shard-cumulative",
     "Each rank gets its own heads and those of the ranks before it",
     "Early heads count several times in the sum.",
@@ -337,6 +349,50 @@ def _(shards: list[Weights], num_heads: int) -> Any:
 )
 def _(shards: list[Weights], num_heads: int) -> Any:
     return {str(rank): one for rank, one in enumerate(shards)}
+
+
+@mistake(
+    "shard-stacked",
+    "The shards come back as one dict, each matrix stacked along a new axis for the ranks",
+    "No rank can take its shard as a whole.",
+    "return a list of dicts: shards[rank]['W_q'].",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    return {name: torch.stack([one[name] for one in shards if name in one]) for name in shards[0]}
+
+
+@mistake(
+    "shard-lists-by-name",
+    "The shards come back as one dict of lists, a list of pieces for each matrix",
+    "No rank can take its shard as a whole.",
+    "return a list of dicts: shards[rank]['W_q'].",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    return {name: [one[name] for one in shards if name in one] for name in shards[0]}
+
+
+@mistake(
+    "shard-without-names",
+    "Each shard is a tuple of tensors, without names",
+    "Nobody can tell which is which.",
+    "each shard is a dict: W_q, W_k, W_v, W_o, and the biases if there are any.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    return [tuple(one.values()) for one in shards]
+
+
+@mistake(
+    "shard-one-dict-for-all",
+    "One and the same dict is filled for each rank and put into the list",
+    "All entries of the list are the shard of the last rank.",
+    "make a new dict in each turn of the loop.",
+    stage="shard_give",
+)
+def _(shards: list[Weights], num_heads: int) -> Any:
+    return [{name: x for one in shards for name, x in one.items()}] * len(shards)
 
 
 @mistake(
