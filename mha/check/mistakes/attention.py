@@ -989,6 +989,36 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return output, torch.softmax(scores, dim=-1)
 
 
+for _id, _title, _wrong in (
+    ("log", "The logarithm of the weights comes back", lambda weights: weights.log()),
+    ("largest-key", "The number of the key with the largest weight comes back", lambda w: w.argmax(-1)),
+    ("maximum", "The largest weight of all heads comes back", lambda weights: weights.amax(1)),
+    ("times-100", "The weights come back in per cent", lambda weights: weights * 100),
+    ("of-first-query", "The weights of the first query only come back", lambda weights: weights[..., 0, :]),
+    ("of-last-query", "The weights of the last query only come back", lambda weights: weights[..., -1, :]),
+    ("summed-over-queries", "The weights come back summed over the queries", lambda weights: weights.sum(-2)),
+    ("averaged-over-queries", "The weights come back averaged over the queries", lambda w: w.mean(-2)),
+    (
+        "averaged-kept",
+        "The weights come back averaged over the heads, (B, 1, Lq, Lk)",
+        lambda w: w.mean(1, True),
+    ),
+    (
+        "squeezed",
+        "Axes of size 1 are taken away from the weights: squeeze()",
+        lambda weights: weights.squeeze(),
+    ),
+):
+    mistake(
+        f"give-weights-{_id}",
+        _title,
+        "The output is right; what comes with it is no map of who looks where.",
+        "return the weights as the softmax made them, (B, h, Lq, Lk).",
+        stage="give",
+        alone=True,
+    )(lambda output, weights, scores, f=_wrong: (output, f(weights)))
+
+
 @mistake(
     "give-as-float32",
     "The result comes back in float32, whatever the inputs are",
@@ -1084,6 +1114,45 @@ for _id, _title, _effect, _wrong in (
         "Only as many keys are looked at as there are queries; the scores of the others stay 0",
         "The loop over the keys runs to the number of queries; right where Lq = Lk.",
         lambda Q, K: score(Q, K).index_fill(-1, torch.arange(Q.size(-2), K.size(-2)), 0.0),
+    ),
+    (
+        "layer-normalised",
+        "Queries and keys are normalised first (LayerNorm over d_k)",
+        "How long they are no longer counts.",
+        lambda Q, K: score(*(F.layer_norm(x, x.shape[-1:]) for x in (Q, K))),
+    ),
+    (
+        "rms-normalised",
+        "Queries and keys are normalised first (RMSNorm over d_k)",
+        "How long they are no longer counts.",
+        lambda Q, K: score(*(F.rms_norm(x, x.shape[-1:]) for x in (Q, K))),
+    ),
+    (
+        "queries-of-length-1",
+        "The queries are scaled to length 1 first, the keys are not",
+        "How long a query is no longer counts.",
+        lambda Q, K: score(F.normalize(Q, dim=-1), K),
+    ),
+    (
+        "keys-of-length-1",
+        "The keys are scaled to length 1 first, the queries are not",
+        "How long a key is no longer counts.",
+        lambda Q, K: score(Q, F.normalize(K, dim=-1)),
+    ),
+    (
+        "less-distance",
+        "How far a key stands from the query is subtracted from the score",
+        "Keys nearby get more weight (ALiBi); attention by itself knows no positions.",
+        lambda Q, K: (
+            score(Q, K)
+            - Q.size(-1) ** 0.5 * (torch.arange(Q.size(-2))[:, None] - torch.arange(K.size(-2))).abs()
+        ),
+    ),
+    (
+        "keys-reversed",
+        "The keys are flipped along the tokens",
+        "Query and key meet in reversed order: flip(-2) is no transpose.",
+        lambda Q, K: score(Q, K.flip(-2)),
     ),
     (
         "without-last-number",
@@ -1601,6 +1670,58 @@ for _id, _title, _effect, _wrong in (
         "The softmax is taken of the scores without their sign, once they are masked",
         "What is hidden gets all the weight.",
         lambda scores, d_k: torch.softmax(scores.abs(), dim=-1),
+    ),
+    (
+        "then-over-queries",
+        "The weights are divided by their sum over the queries, after the softmax",
+        "The columns of the weights sum to 1, the rows do not.",
+        lambda scores, d_k: (weights := scores.softmax(-1)) / weights.sum(-2, keepdim=True),
+    ),
+    (
+        "over-queries-then-keys",
+        "The softmax runs over the queries, and its result is divided by its sum over the keys",
+        "Rows sum to 1 again, but the weights are others.",
+        lambda scores, d_k: (weights := scores.softmax(-2)) / weights.sum(-1, keepdim=True),
+    ),
+    (
+        "minus",
+        "The softmax is taken of minus the scores: softmin",
+        "The key that fits least gets the most, and what is hidden gets all.",
+        lambda scores, d_k: torch.softmax(-scores, dim=-1),
+    ),
+    (
+        "squared",
+        "The weights are squared after the softmax",
+        "Rows do not sum to 1.",
+        lambda scores, d_k: torch.softmax(scores, dim=-1) ** 2,
+    ),
+    (
+        "one-less",
+        "1 minus the weights: what fits least gets the most",
+        "Rows do not sum to 1.",
+        lambda scores, d_k: 1 - torch.softmax(scores, dim=-1),
+    ),
+    (
+        "least",
+        "The smallest score is subtracted before exp, not the largest",
+        "Large scores give inf / inf = NaN: only the largest keeps exp within bounds.",
+        lambda scores, d_k: (
+            (powers := (scores - scores.amin(-1, keepdim=True)).exp()) / powers.sum(-1, keepdim=True)
+        ),
+    ),
+    (
+        "mean-subtracted",
+        "The mean of the scores is subtracted before exp, not the largest",
+        "Large scores give inf / inf = NaN: only the largest keeps exp within bounds.",
+        lambda scores, d_k: (
+            (powers := (scores - scores.mean(-1, keepdim=True)).exp()) / powers.sum(-1, keepdim=True)
+        ),
+    ),
+    (
+        "divided-by-count",
+        "exp is divided by the number of keys, not by the sum",
+        "Rows sum to anything.",
+        lambda scores, d_k: scores.exp() / scores.size(-1),
     ),
     (
         "temperature-2",

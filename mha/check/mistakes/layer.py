@@ -833,6 +833,72 @@ for _id, _title, _wrong in (
         "output",
         _wrong,
     )
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+for _id, _title, _wrong in (
+    (
+        "output-normalised-and-input",
+        "The output is normalised (LayerNorm), and the input Q",
+        lambda c, i, w: i[0] + _norm(output(c, i, w)),
+    ),
+    (
+        "relu-and-input",
+        "A ReLU is applied to the output, and the input Q",
+        lambda c, i, w: i[0] + output(c, i, w).relu(),
+    ),
+    (
+        "half-of-input",
+        "The output is halved, and half of the input Q",
+        lambda c, i, w: (i[0] + output(c, i, w)) / 2,
+    ),
+):
+    _rare(
+        f"layer-{_id}-added",
+        f"{_title} is added to it",
+        "That is what the block around the layer does.",
+        "return W_o(concat) alone.",
+        "output",
+        _wrong,
+    )
+for _id, _plus, _output in (
+    ("", "", output),
+    ("-and-input-added", ", and Q is added to the output", lambda c, i, w: output(c, i, w) + i[0]),
+):
+    _rare(
+        f"layer-query-input-normalised{_id}",
+        f"A LayerNorm is applied to Q inside of the layer{_plus}",
+        "The size of the input makes no difference to its queries.",
+        "normalisation belongs outside of the layer.",
+        "project_q",
+        lambda inputs, w: project_q(_normalised(inputs), w),
+        also={"output": _output},
+    )
+_rare(
+    "layer-pre-norm-block",
+    "A LayerNorm is applied to the inputs, and Q is added to the output, inside of the layer",
+    "That is the block around the layer, as GPT-2 has it.",
+    "normalisation and residual connection belong outside of the layer.",
+    "project_q",
+    lambda inputs, w: project_q(_normalised(inputs), w),
+    also={
+        "project_k": lambda inputs, w: project_k(_normalised(inputs), w),
+        "project_v": lambda inputs, w: project_v(_normalised(inputs), w),
+        "output": lambda concat, inputs, w: output(concat, inputs, w) + inputs[0],
+    },
+)
+_rare(
+    "layer-output-on-values",
+    "W_o is applied to the values, before the heads mix them",
+    "Each head mixes numbers that W_o has mixed over all heads already.",
+    "join the heads first, then apply W_o.",
+    "project_v",
+    lambda inputs, w: output(project_v(inputs, w), inputs, w),
+    also={"output": lambda concat, inputs, w: concat},
+)
 for _id, _title, _wrong in (
     ("input-V", "The input V is added to the output", lambda c, i, w: output(c, i, w) + i[2]),
     ("input-K", "The input K is added to the output", lambda c, i, w: output(c, i, w) + i[1]),
@@ -866,7 +932,7 @@ for _id, _title, _wrong in (
     (
         "heads-normalised",
         "A LayerNorm is applied to the joined heads, before W_o",
-        lambda c, i, w: output(torch.nn.functional.layer_norm(c, c.shape[-1:]), i, w),
+        lambda c, i, w: output(_norm(c), i, w),
     ),
     (
         "output-of-length-1",
@@ -939,6 +1005,14 @@ for _id, _title, _wrong in (
         _wrong,
     )
 _rare(
+    "layer-batch-squeezed",
+    "A batch of one loses its axis in output and weights: squeeze(0)",
+    "One example comes back without the axis that it came with.",
+    "return both with all their axes.",
+    "give",
+    lambda output, weights, scores: (output.squeeze(0), weights.squeeze(0)),
+)
+_rare(
     "layer-squeezed",
     "Axes of size 1 are taken away from what the layer returns: squeeze()",
     "One example, or one token, loses its axis.",
@@ -1000,6 +1074,11 @@ for _id, _title, _wrong in (
         "of-any-example",
         "A key is seen in all examples if it may be in any",
         lambda mask: (mask != 0).any(0, keepdim=True),
+    ),
+    (
+        "without-heads-axis",
+        "The mask's axis for the heads is taken away: mask[:, 0]",
+        lambda mask: mask[:, 0],
     ),
     ("of-last-example", "The last example's mask serves for the whole batch", lambda mask: mask[-1:]),
 ):
