@@ -820,7 +820,7 @@ def _heads_mixed(id: str, which: str, names: tuple[str, ...]) -> None:
     @_given(
         id,
         f"The rows of {which} are put in another order: number 0 of all heads, then number 1 …",
-        "Each head of the layer is a mixture. Llama's weights are turned so for its rotations; BERT's are not.",
+        "Each head of the layer is a mixture. Llama's weights are turned so to be rotated; BERT's are not.",
         "copy them as they are: head i has rows i·d_k to (i + 1)·d_k - 1.",
     )
     def _(layer: Loaded) -> Loaded:

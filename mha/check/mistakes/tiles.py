@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.tiles import TILES, tiles
+from mha.check.exercises.tiles import TILES, tile_divide, tiles
 
 # ---------------------------------------------------------------- tiles
 
@@ -964,6 +964,100 @@ def _(mix: Tensor, total: Tensor, count: int) -> Tensor:
 )
 def _(mix: Tensor, total: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return mix / total, total
+
+
+def _whole_mix(mix: Tensor, total: Tensor, count: int) -> Tensor:
+    """A mix that is divided already."""
+    return mix
+
+
+@mistake(
+    "tile-kept-divided-and-divided-again",
+    "The mix is rightly kept divided by the sum so far, and divided once more at the end",
+    "Outputs are too small: they are divided twice.",
+    "divide in each tile or at the end, not both.",
+    stage="tile_mix",
+    also={"tile_divide": tile_divide},
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    return (mix * before * shrink + part) / total
+
+
+@mistake(
+    "tile-shares-exchanged",
+    "The old result gets the share of the new tile, and the new tile that of the old result",
+    "Right for one tile; else tiles with large scores count little.",
+    "the new tile's share is its own sum divided by both: sigmoid(lse_new - lse_old).",
+    stage="tile_mix",
+    also={"tile_divide": _whole_mix},
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    old = before * shrink
+    new = total - old
+    return torch.where(before == 0, part / new, (mix * new + part / new * old) / total)
+
+
+@mistake(
+    "tile-joined-with-the-last",
+    "Each tile is weighed against the one before it, not against all before it: its sum replaces the old",
+    "Right for two tiles; with more, the early ones are forgotten step by step.",
+    "keep the sum of all tiles so far: lse = torch.logaddexp(lse, lse_new).",
+    stage="tile_mix",
+    also={
+        "tile_largest": lambda largest, scores: scores.amax(dim=-1, keepdim=True),
+        "tile_shrink": lambda largest, larger: largest - larger,
+        "tile_total": lambda total, shrink, powers: powers.sum(dim=-1, keepdim=True),
+        "tile_divide": _whole_mix,
+    },
+)
+def _(mix: Tensor, shrink: Tensor, part: Tensor, total: Tensor, before: Tensor) -> Tensor:
+    old = (before.log() + shrink - total.log()).sigmoid()
+    return mix * old + part / total * (1 - old)
+
+
+@mistake(
+    "tile-softmax-added",
+    "To the old mix the tile's own softmax is added, not its exponentials",
+    "Each tile's values count as if its exponentials added up to 1; the sum takes them as they are.",
+    "powers @ values; divide once, at the end.",
+    stage="tile_part",
+)
+def _(powers: Tensor, values: Tensor, scores: Tensor) -> Tensor:
+    return scores.softmax(dim=-1) @ values
+
+
+@mistake(
+    "tile-mean-of-powers",
+    "The mean of the exponentials is added to the sum, not their sum",
+    "Outputs are too large, by about the size of a tile.",
+    "powers.sum(dim=-1, keepdim=True).",
+    stage="tile_total",
+)
+def _(total: Tensor, shrink: Tensor, powers: Tensor) -> Tensor:
+    return total * shrink + powers.mean(dim=-1, keepdim=True)
+
+
+@mistake(
+    "tile-largest-of-head",
+    "The largest score is that of all queries of a head, not of each row",
+    "Right for small scores; a row whose scores are far lower has exponentials of 0 only: 0 / 0.",
+    "scores.amax(dim=-1, keepdim=True).",
+    stage="tile_largest",
+)
+def _(largest: Tensor, scores: Tensor) -> Tensor:
+    return torch.maximum(largest, scores.amax(dim=(-2, -1), keepdim=True))
+
+
+@mistake(
+    "tile-scaled-by-block",
+    "The scores are divided by √block, not by √d_k",
+    "Weights are too peaked or too flat, and others for each size of the tiles.",
+    "math.sqrt(Q.size(-1)).",
+    stage="tile_hide",
+    also={"scale": lambda scores, d_k, num_heads: scores},
+)
+def _(scores: Tensor, part: slice, block: int) -> Tensor:
+    return scores / math.sqrt(block)
 
 
 # ---------------------------------------------------------------- give
