@@ -985,6 +985,38 @@ def _(v: Tensor, positions: Tensor) -> Tensor:
     return turn_keys(v, positions)
 
 
+def _queries_at(id: str, where: str, effect: str, positions_of: Callable[[Tensor], Tensor]) -> None:
+    @mistake(
+        id,
+        f"The queries are rotated {where}, the keys by their own positions",
+        effect,
+        "queries and keys of the new tokens have the same positions: from len(cache) before append on.",
+        stage="turn_queries",
+    )
+    def _(q: Tensor, positions: Tensor) -> Tensor:
+        return turn_queries(q, positions_of(positions))
+
+
+_queries_at(
+    "cached-queries-after-append",
+    "from the length of the cache after append",
+    "Every query stands as many positions too far as there are new tokens.",
+    lambda positions: positions + len(positions),
+)
+_queries_at(
+    "cached-queries-at-last-position",
+    "by the position of the last new token, all of them",
+    "Right for one token at a time; of a prompt only the last query stands where it should.",
+    lambda positions: positions[-1:].expand_as(positions),
+)
+_queries_at(
+    "cached-queries-at-first-position",
+    "by the position of the first new token, all of them",
+    "Right for one token at a time; of a prompt only the first query stands where it should.",
+    lambda positions: positions[:1].expand_as(positions),
+)
+
+
 @mistake(
     "cached-queries-from-zero",
     "The queries are rotated from position 0, the keys from their own",
@@ -1312,6 +1344,46 @@ def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 )
 def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return copy.deepcopy(cache).append(k, v)
+
+
+@mistake(
+    "cached-all-appended-again",
+    "What append returned is appended once more: all keys and values, not the new ones",
+    "This step is right; the next one finds every token in the cache twice.",
+    "append the new tokens, once; the cache keeps what it returns.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    both = cache.append(k, v)
+    cache.append(*both)
+    return both
+
+
+@mistake(
+    "cached-last-token-kept",
+    "All new tokens are attended to, but only the last of them is appended",
+    "Right for one token at a time; of a prompt the next step finds the end only.",
+    "append all new tokens.",
+    stage="cached_append",
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    both = copy.deepcopy(cache).append(k, v)
+    cache.append(k[:, :, -1:], v[:, :, -1:])
+    return both
+
+
+@mistake(
+    "cached-kept-without-rotation",
+    "Attention uses the rotated keys, but those that are appended are not rotated",
+    "This step is right; the next one finds keys that were never rotated.",
+    "rotate the new keys, then append these.",
+    stage="cached_append",
+    also={"turn_keys": lambda k, positions: k},
+)
+def _(cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    both = copy.deepcopy(cache).append(turn_keys(k, cached_positions(len(cache), k.size(2))), v)
+    cache.append(k, v)
+    return both
 
 
 @mistake(
