@@ -166,6 +166,58 @@ for _id, _title, _wrong in (
         "a projection is x @ W.T, once, and nothing else.",
         _wrong,
     )
+for _id, _title, _wrong in (
+    ("leaky-relu", "A leaky ReLU is applied to the result", lambda x, W: F.leaky_relu(x @ W.T)),
+    (
+        "result-normalised",
+        "The result is normalised (LayerNorm)",
+        lambda x, W: F.layer_norm(x @ W.T, (W.size(0),)),
+    ),
+    (
+        "result-of-length-1",
+        "Each row of the result is scaled to length 1",
+        lambda x, W: F.normalize(x @ W.T, dim=-1),
+    ),
+    (
+        "input-of-length-1",
+        "Each row of x is scaled to length 1 first",
+        lambda x, W: F.normalize(x, dim=-1) @ W.T,
+    ),
+    (
+        "scaled-by-result",
+        "The result is divided by the square root of its own width",
+        lambda x, W: x @ W.T / W.size(0) ** 0.5,
+    ),
+    ("columns-reversed", "The columns of W are in reverse order", lambda x, W: x @ W.flip(1).T),
+    ("and-back", "W.T is applied, and W after it", lambda x, W: x @ W.T @ W),
+    ("inverse", "The inverse of W is applied", lambda x, W: x @ torch.linalg.pinv(W)),
+    ("symmetric", "W and W.T are averaged", lambda x, W: x @ (W + W.T) / 2),
+    (
+        "largest",
+        "The largest product is taken, they are not added",
+        lambda x, W: (x[..., None, :] * W).amax(-1),
+    ),
+    ("sum-of-all", "All is added up to one number", lambda x, W: (x @ W.T).sum()),
+    ("as-half", "It is computed in half precision", lambda x, W: (x.half() @ W.half().T).to(x.dtype)),
+    ("rounded", "The result is rounded to two digits", lambda x, W: (x @ W.T).round(decimals=2)),
+    (
+        "input-summed",
+        "The letters of the einsum do not meet: the sum of x's numbers meets the sum of each row of W",
+        lambda x, W: x.sum(-1, keepdim=True) * W.sum(1),
+    ),
+    (
+        "input-summed-with-columns",
+        "The letters of the einsum do not meet: the sum of x's numbers meets the sum of each column of W",
+        lambda x, W: x.sum(-1, keepdim=True) * W.sum(0),
+    ),
+):
+    _projected(
+        f"project-{_id}",
+        _title,
+        "The numbers are others than the dot products of a token with the rows of W.",
+        "a projection is x @ W.T, once, and nothing else.",
+        _wrong,
+    )
 _TOKEN_HINT = "x @ W.T takes any number of leading axes: leave them alone."
 for _id, _title, _wrong in (
     ("first-token", "Only the first token is projected: (B, d_out)", lambda x, W: x[:, 0] @ W.T),
@@ -529,6 +581,47 @@ def _only(i: int) -> Stage:
     return wrong
 
 
+def _own_numbers_only(x: Tensor, num_heads: int) -> Tensor:
+    """Return x for each head, with zeros for the numbers of the others."""
+    owner = torch.arange(x.size(-1)) // (x.size(-1) // num_heads)
+    return torch.stack([x * (owner == i) for i in range(num_heads)], dim=1)
+
+
+for _id, _title, _wrong in (
+    (
+        "size-before-tokens",
+        "x is viewed as (B, h, d_k, L), and its last two axes are exchanged",
+        lambda x, h: x.reshape(x.size(0), h, -1, x.size(1)).transpose(2, 3),
+    ),
+    (
+        "batch-and-tokens-in-one",
+        "Examples and tokens share an axis: (h, B·L, d_k)",
+        lambda x, h: _right_heads(x, h).transpose(0, 1).flatten(1, 2),
+    ),
+    (
+        "zeros-for-others",
+        "Each head keeps all d_model places, with zeros in those of the others",
+        _own_numbers_only,
+    ),
+    (
+        "numbers-reversed",
+        "The numbers of a token are in reverse order: flip(-1) before they are cut",
+        lambda x, h: _right_heads(x.flip(-1), h),
+    ),
+    (
+        "size-first-then-turned",
+        "x is viewed as (B, L, d_k, h), and axes 1 and 3 are exchanged: (B, h, d_k, L)",
+        lambda x, h: x.reshape(*x.shape[:2], -1, h).transpose(1, 3),
+    ),
+):
+    _split(
+        f"split-{_id}",
+        _title,
+        "The axes are not examples, heads, tokens and numbers of a head, in this order.",
+        "x.view(B, L, num_heads, d_k).transpose(1, 2).",
+        _wrong,
+        alone=True,
+    )
 for _id, _title, _wrong in (
     (
         "stacked-heads-first",
@@ -941,6 +1034,36 @@ def _own_place(i: int, h: int, d_k: int) -> slice:
 
 
 _SIDE_BY_SIDE = "x.transpose(1, 2).reshape(B, L, h * d_k): all heads, side by side, for each token."
+for _id, _title, _wrong in (
+    (
+        "tokens-before-batch",
+        "The tokens are moved before the examples, and the rest is reshaped",
+        lambda x: x.permute(2, 0, 1, 3).reshape(x.size(0), x.size(2), -1),
+    ),
+    (
+        "divided-by-heads",
+        "The joined heads are divided by their number",
+        lambda x: merge(x) / x.size(1),
+    ),
+    (
+        "added-at-one-place",
+        "All heads are added at the place of the first; the other places stay 0",
+        lambda x: F.pad(x.sum(1), (0, x.size(3) * (x.size(1) - 1))),
+    ),
+    (
+        "numbers-reversed",
+        "The numbers of a token are in reverse order",
+        lambda x: merge(x).flip(-1),
+    ),
+):
+    _merge(
+        f"merge-{_id}",
+        _title,
+        "The numbers of the heads do not lie side by side as they are.",
+        "x.transpose(1, 2).reshape(B, L, h * d_k).",
+        _wrong,
+        alone=True,
+    )
 _merge(
     "merge-sizes-misread",
     "The sizes of x are read as (B, L, h, d_k): the result is (B, h, L·d_k)",
@@ -1345,6 +1468,30 @@ for _id, _title, _places in (
         "Query heads that read the empty ones attend evenly, and get nothing.",
         _GROUPS,
         _copies_at(_places),
+    )
+for _id, _title, _wrong in (
+    (
+        "h_kv-times",
+        "Each head is repeated as often as there are heads of keys",
+        lambda x, n_rep: x.repeat_interleave(x.size(1), 1),
+    ),
+    (
+        "h_kv-times-n_rep",
+        "Each head is repeated n_rep times the number of heads of keys",
+        lambda x, n_rep: x.repeat_interleave(n_rep * x.size(1), 1),
+    ),
+    (
+        "power-of-2",
+        "Each head is repeated 2 ** (n_rep - 1) times",
+        lambda x, n_rep: x.repeat_interleave(2 ** (n_rep - 1), 1),
+    ),
+):
+    _repeated(
+        f"repeat-{_id}",
+        _title,
+        "Too many or too few heads, unless numbers happen to agree.",
+        "n_rep says how often each head is repeated: x.repeat_interleave(n_rep, dim=1).",
+        _wrong,
     )
 _repeated(
     "repeat-to-a-total",

@@ -791,9 +791,8 @@ def _rare(
     also: dict[str, Stage] | None = None,
 ) -> None:
     """Enter what only a layer shows, and nobody is expected to do together with something else."""
-    mistake(
-        id, title, effect, hint, stage=stage, also={"key_length": same_length, **(also or {})}, alone=True
-    )(wrong)
+    replaced = {"output": output, **(also or {}), stage: wrong}  # `output` is a stage of layers only
+    mistake(id, title, effect, hint, stage=stage, also=replaced, alone=True)(wrong)
 
 
 for _kind, _name, _function in (
