@@ -1931,17 +1931,6 @@ def _(slopes: list[float]) -> Any:
 
 
 @mistake(
-    "alibi-first-is-1",
-    "The slopes are divided by the first, or by the largest",
-    "The first is 1, and all are too steep.",
-    "return the powers of 2 as they are: the first is 2^(-8/h).",
-    stage="alibi_give",
-)
-def _(slopes: list[float]) -> Any:
-    return torch.tensor(slopes) / slopes[0]
-
-
-@mistake(
     "alibi-list",
     "The slopes come as a list",
     "It cannot be moved to a device or multiplied with distances.",
