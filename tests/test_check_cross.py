@@ -97,6 +97,7 @@ def by_one_projection_for_both(x, memory, W_q, W_k, W_v, W_o, num_heads, lengths
     q, k, v = (heads_of(a, num_heads) for a in (x @ W_q.T, k, v))
     scores = (q * q.size(-1) ** -0.5) @ k.mT
     real = torch.ones(1, 1, 1, 1) if lengths is None else real_keys(lengths, memory.size(1))
+    scores = scores.masked_fill(real == 0, torch.finfo(scores.dtype).min)
     powers = (scores - scores.amax(-1, keepdim=True)).exp() * real.to(scores.dtype)
     weights = powers / powers.sum(-1, keepdim=True).clamp(min=1e-5)
     return joined(weights @ v) @ W_o.T, weights

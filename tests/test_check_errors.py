@@ -22,7 +22,8 @@ TORCHS = nn.MultiheadAttention(12, 4, batch_first=True)
     "raises, id",
     [
         (lambda: Q @ K, "product-of-shapes"),
-        (lambda: torch.bmm(Q, K), "product-of-shapes"),
+        (lambda: torch.bmm(Q, K), "product-of-matrices-only"),
+        (lambda: torch.mm(X, LINEAR.weight), "product-of-matrices-only"),
         (lambda: LINEAR(X), "product-of-shapes"),
         (lambda: torch.einsum("bhqd,bhqd->bhq", Q, K), "product-of-shapes"),
         (lambda: torch.einsum("bqd,bkd->bqk", Q, K), "axes-counted-wrong"),
@@ -102,6 +103,18 @@ def test_weights_in_the_line_are_told_with_their_layer():
     with pytest.raises(RuntimeError) as raised:
         Layer()(X)
     assert cause(raised.value)[1] == "There self.W_q.weight is (6, 6), x is (2, 5, 12)."
+
+
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+def test_what_turns_all_axes_round_is_told():
+    with pytest.raises(RuntimeError) as raised:
+        Q @ K.T
+    assert cause(raised.value)[1].endswith(
+        ".T turns all axes round; .mT, or transpose(-2, -1), the last two."
+    )
+    with pytest.raises(RuntimeError) as raised:
+        X @ LINEAR.weight.T
+    assert ".T" not in cause(raised.value)[1]
 
 
 def test_dtypes_are_told_where_they_are_what_matters():

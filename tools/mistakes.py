@@ -2,7 +2,8 @@
 
 For each exercise: how many mistakes are known, how many of them are caught and named when an answer makes
 them; the same for two mistakes at once, on up to 100 pairs drawn at random; and how long the slowest verdict
-took on one core.
+took on one core. Last, the wrong answers of `tests/answers`, written without the catalogue at hand: how many
+are caught, and named as what they are.
 """
 
 import random
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from answers import answers
 from mha import MultiHeadAttention
 from mha.check import EXERCISES, Exercise, Mistake
 from mha.check.catalogue import pairs_of
@@ -75,6 +77,15 @@ def main() -> None:
             total.named += part.named
             total.slowest = max(total.slowest, part.slowest)
     print(f"{'all':<30}{every[0]} {every[1]}")
+    print(f"\n{'in other words':<30}{'':6}  caught  named")
+    words = Count()
+    for name in (*EXERCISES, NAME):
+        for answer in answers(name):
+            result = answer.mark()
+            words.tried += 1
+            words.caught += not result.passed
+            words.named += bool(answer.named & {entry.id for entry in result.mistakes})
+    print(f"{'all':<30}{words.tried:6} {words.caught:7} {words.named:6}")
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ _KINDS = (
     _error(
         "none-used",
         "None is used as if it was a tensor",
-        "An argument that may be None is not looked at first, or a function or method returns nothing.",
+        "An argument or attribute that may be None is not looked at first, or a function returns nothing.",
         "ask `if mask is not None` before it is used; see that each function returns its result.",
         "NoneType",
         r"not None\b",
@@ -250,6 +250,17 @@ _KINDS = (
         "Tensors must have same number of dimensions",
     ),
     _error(
+        "product-of-matrices-only",
+        "A product for tensors of two or three axes is given one with more",
+        "torch.mm wants two matrices, torch.bmm two batches of them, torch.dot two vectors; none broadcasts.",
+        "take @ or torch.matmul, which multiply the last two axes and leave those in front alone.",
+        "1D tensors expected",
+        "must be a matrix",
+        "[Mm]atrices expected",
+        "batch[12] must be a 3D",
+        r"vector \+ matrix @",
+    ),
+    _error(
         "product-of-shapes",
         "Two matrices are multiplied whose inner sizes differ",
         "In A @ B the last size of A and the last but one of B are the same: (Lq, d_k) @ (d_k, Lk).",
@@ -262,14 +273,8 @@ _KINDS = (
         "matmul: ",
         "inconsistent tensor size",
         r"subscript \w+ has size",
-        r"\(bmm\)",
         "dot : expected",
-        "1D tensors expected",
         "both arguments to (linear|matmul)",
-        "must be a matrix",
-        r"vector \+ matrix @",
-        "[Mm]atrices expected",
-        "batch[12] must be a 3D",
     ),
     _error(
         "axes-counted-wrong",
@@ -429,7 +434,9 @@ def cause(error: BaseException) -> tuple[Mistake, str] | None:
     kind = _kind(error)
     if kind is None:
         return None
-    return kind.entry, "" if kind.show is None else _those_in(code, kind.show)
+    if kind.show is None:
+        return kind.entry, ""
+    return kind.entry, f"{_those_in(code, kind.show)}{_of_all_axes(code)}"
 
 
 def kind_of(error: BaseException) -> str:
@@ -445,6 +452,14 @@ def _kind(error: BaseException) -> _Kind | None:
 
 def _raised_on_purpose(line: str) -> bool:
     return bool(re.search(r"(^|:)\s*(raise\b(?!\s*NotImplementedError)|assert\b)", line))
+
+
+def _of_all_axes(code: OwnCode) -> str:
+    """Say what .T does, where it stands behind a tensor of more than two axes."""
+    turned = (code.names.get(name) for name in re.findall(r"\b(\w+)\.T\b", code.text))
+    if not any(isinstance(x, Tensor) and x.ndim > 2 for x in turned):
+        return ""
+    return " .T turns all axes round; .mT, or transpose(-2, -1), the last two."
 
 
 def _those_in(code: OwnCode, show: Callable[[Any], str | None]) -> str:

@@ -361,7 +361,7 @@ def _as_it_comes(weights: Tensor, mask: Tensor) -> Tensor:
 @mistake(
     "mask-ignored",
     "The mask has no effect",
-    "The result is the same with and without a mask.",
+    "It is never used or not handed on, or masked_fill returned a new tensor that nobody kept.",
     "use it before the softmax. masked_fill returns a new tensor: assign it.",
     stage="mask",
     also={"guard": _as_it_comes},
@@ -1038,6 +1038,7 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 # With four heads √d_model is 2·√d_k, and √h is half of d_k, rounded down.
 _LIKE_ANOTHER_IN_A_LAYER = ("softmax-temperature-2", "scale-by-whole-half-of-d_k")
+_OF_NUMBERS = ("mask-of-numbers-added", "mask-of-numbers-added-then-hidden")  # cross-attention makes bools
 
 
 def _alone(
@@ -1049,7 +1050,7 @@ def _alone(
     wrong: Stage,
     also: dict[str, Stage] | None = None,
 ) -> None:
-    shown_by_a_layer = stage not in ("take", "give") and id not in _LIKE_ANOTHER_IN_A_LAYER
+    shown_by_a_layer = stage not in ("take", "give") and id not in _LIKE_ANOTHER_IN_A_LAYER + _OF_NUMBERS
     in_function = {} if shown_by_a_layer else {"attention_give": ALONE["attention_give"]}
     mistake(id, title, effect, hint, stage=stage, also=in_function | (also or {}), alone=True)(wrong)
 
