@@ -122,7 +122,8 @@ def test_another_persons_right_layer_passes():
 WITHOUT_A_CELL = ["kv_cache", "cached_attention", "repeat_kv", "online_attention", "head_shards"]
 
 
-@pytest.mark.parametrize("name", WITHOUT_A_CELL)
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", EXERCISES)
 def test_every_entry_is_named(name):
     results = {entry.id: judge(EXERCISES[name], entry) for entry in EXERCISES[name].mistakes}
     assert results
@@ -148,18 +149,23 @@ UNDONE = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", [name for name in EXERCISES if pairs_of(EXERCISES[name].mistakes)])
-def test_every_two_mistakes_at_once_are_caught(name):
+def test_two_mistakes_at_once_are_caught(name):
     exercise, missed = EXERCISES[name], set()
     probes = list(reversed(exercise.probes()))
     right = [run(exercise.drive(exercise.reference), probe.arguments) for probe in probes]
-    for pair in pairs_of(EXERCISES[name].mistakes):
+    pairs = pairs_of(exercise.mistakes)
+    for pair in random.Random(name).sample(
+        pairs, min(500, len(pairs))
+    ):  # `make mistakes` tries all there are
         wrong = exercise.with_mistakes(*pair)
         if all(alike(run(wrong, probe.arguments), one) for probe, one in zip(probes, right, strict=True)):
             missed.add(frozenset(entry.id for entry in pair))
     assert missed <= UNDONE
 
 
+@pytest.mark.no_cover
 def test_two_mistakes_at_once_are_nearly_always_both_named():
     every = [(name, pair) for name in EXERCISES for pair in pairs_of(EXERCISES[name].mistakes)]
     visible = [(name, pair) for name, pair in every if {entry.id for entry in pair} not in UNDONE]

@@ -119,10 +119,10 @@ def test_what_is_no_python_file_says_so(tmp_path):
 
 def test_an_endless_loop_gets_a_verdict_too(tmp_path, monkeypatch, capsys):
     path = write(tmp_path, "import time\ndef merge_heads(x):\n    while True:\n        time.sleep(0.1)\n")
-    monkeypatch.setattr(command, "SECONDS", 8)
+    monkeypatch.setattr(command, "SECONDS", 6)
     monkeypatch.setattr(sys, "argv", ["mha.check", str(path)])
     assert command.main() == 1
-    assert "merge_heads: it does not come to an end: stopped after 8 seconds" in capsys.readouterr().out
+    assert "merge_heads: it does not come to an end: stopped after 6 seconds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

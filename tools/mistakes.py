@@ -1,9 +1,10 @@
 """Show what the catalogue covers: `make mistakes`.
 
 For each exercise: how many mistakes are known, how many of them are caught and named when an answer makes
-them; the same for two mistakes at once, on up to 100 pairs drawn at random; and how long the slowest verdict
-took on one core. Last, the wrong answers of `tests/answers`, written without the catalogue at hand: how many
-are caught, and named as what they are.
+them; the same for two mistakes at once, on up to 100 pairs drawn at random; how long the slowest verdict took
+on one core; and how many of all pairs undo each other, so that there is nothing to catch. Last, the wrong
+answers of `tests/answers`, written without the catalogue at hand: how many are caught, and named as what
+they are.
 """
 
 import random
@@ -20,6 +21,7 @@ from mha.check.catalogue import pairs_of
 from mha.check.diagnose import judge
 from mha.check.layers.inputs import layer_probes
 from mha.check.layers.reading import NAME, Reading
+from mha.check.outcome import alike, attempt
 from mha.check.weights import find_projections
 
 PAIRS = 100
@@ -59,9 +61,23 @@ def exercises() -> Iterator[tuple[str, Exercise]]:
     yield NAME, Reading(w).exercise(layer_probes(D_MODEL))
 
 
+def undone(exercise: Exercise) -> int:
+    """Count the pairs of mistakes that undo each other."""
+    probes = list(reversed(exercise.probes()))
+    right = [attempt(exercise.with_mistakes(), probe.arguments) for probe in probes]
+
+    def is_right(pair: tuple[Mistake, Mistake]) -> bool:
+        wrong = exercise.with_mistakes(*pair)
+        return all(
+            alike(attempt(wrong, probe.arguments), one) for probe, one in zip(probes, right, strict=True)
+        )
+
+    return sum(map(is_right, pairs_of(exercise.mistakes)))
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"{'exercise':<30}{'one':>6}  caught  named  slowest{'two':>7}  caught  named  slowest")
+    print(f"{'exercise':<30}{'one':>6}  caught  named  slowest{'two':>7}  caught  named  slowest  undone")
     every = Count(), Count()
     for name, exercise in exercises():
         pairs = pairs_of(exercise.mistakes)
@@ -70,7 +86,7 @@ def main() -> None:
             one.add(exercise, entry)
         for pair in random.Random(name).sample(pairs, min(PAIRS, len(pairs))):
             two.add(exercise, *pair)
-        print(f"{name:<30}{one} {two}", flush=True)
+        print(f"{name:<30}{one} {two}  {undone(exercise)} of {len(pairs)}", flush=True)
         for total, part in zip(every, (one, two), strict=True):
             total.tried += part.tried
             total.caught += part.caught

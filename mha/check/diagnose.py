@@ -136,7 +136,7 @@ class Comparison:
         pairs = pairs_of(self.exercise.mistakes)
         number = {entry: i for i, entry in enumerate(dict.fromkeys(itertools.chain(*pairs)))}
         count = torch.zeros(len(number), len(number), dtype=torch.int)
-        richest = len(self.probes) - 1
+        richest, left = len(self.probes) - 1, []
         given, wanted = _weights_of(self.given[richest]), _weights_of(self.wanted[richest])
         if (
             given is not None and wanted is not None
@@ -148,7 +148,9 @@ class Comparison:
             count += _surprising(
                 [alike(x, self.wanted[i]) for x in tried], [self._alike(i, x) for x in tried]
             )
-            if (count == 0).sum() <= 2 * len(number):  # each pair counts twice; to try so few is less work
+            left.append(int((count == 0).sum()))
+            # Few are left (each pair counts twice), or the inputs tell them apart no further: try them.
+            if left[-1] <= 2 * len(number) or left[-1:] * 3 == left[-3:]:
                 break
         return {(one, other): int(count[number[one], number[other]]) for one, other in pairs}
 
