@@ -49,7 +49,7 @@ lab: $(INSTALLED) ## open the course in JupyterLab
 
 .PHONY: test
 test: lint ## prove the project: lint, unit tests, and every stored output, as another processor would compute it
-	$(PY) -m pytest tests -n 2 --dist worksteal --cov=mha --cov-report=term-missing --cov-fail-under=95
+	$(PY) -m pytest tests -n 2 --dist loadfile --cov=mha --cov-report=term-missing --cov-fail-under=95
 	$(PY) tools/portable.py
 
 .PHONY: lint
