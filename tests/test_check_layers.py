@@ -1218,6 +1218,7 @@ class _(Base):
         return F.dropout(self.W_o(x), 0.1)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_layer_is_caught_and_named_where_it_can_be(name):
     answer, ids, stage = WRONG[name]
@@ -1383,6 +1384,7 @@ class _(Base):
         super().build(d, h, d_k)
 
 
+@pytest.mark.no_cover
 def test_every_entry_of_a_layer_is_named():
     torch.manual_seed(0)
     layer = mha.MultiHeadAttention(20, 4, bias=True).double()

@@ -35,13 +35,13 @@ class _Kind:
     """Errors that mean one thing: what they are called, how to know them, what to show of the tensors."""
 
     entry: Mistake
-    text: re.Pattern[str]  # what the error's type and text contain, "TypeError: …"
+    text: str  # a pattern of what the error's type and text contain, "TypeError: …"
     show: Callable[[Any], str | None] | None = _shape
 
 
 def _error(id: str, title: str, effect: str, hint: str, *texts: str, show: Any = _shape) -> _Kind:
     entry = behaviour(f"error-{id}", "error", title, effect, hint)
-    return _Kind(entry, re.compile("|".join(texts), re.DOTALL), show)
+    return _Kind(entry, "|".join(texts), show)
 
 
 _OWN_CHECK = behaviour(
@@ -447,7 +447,7 @@ def kind_of(error: BaseException) -> str:
 
 def _kind(error: BaseException) -> _Kind | None:
     text = f"{type(error).__name__}: {error}"
-    return next((kind for kind in _KINDS if kind.text.search(text)), None)
+    return next((kind for kind in _KINDS if re.search(kind.text, text, re.DOTALL)), None)
 
 
 def _raised_on_purpose(line: str) -> bool:

@@ -1,24 +1,9 @@
 """The entries of the catalogue, a file for each group of stages."""
 
-from mha.check.mistakes import (
-    attention,
-    behaviour,
-    cache,
-    cross,
-    heads,
-    layer,
-    loading,
-    masks,
-    parallel,
-    positions,
-    pruning,
-    shapes,
-    specialisation,
-    tiles,
-    torch_api,
-)
+import gc
+import importlib
 
-__all__ = [
+_GROUPS = (
     "attention",
     "behaviour",
     "cache",
@@ -34,4 +19,15 @@ __all__ = [
     "specialisation",
     "tiles",
     "torch_api",
-]
+)
+
+# So many small objects are made here that a full collection would start, and look through all of torch for
+# nothing: that takes as long as the entries themselves.
+_collects = gc.isenabled()
+gc.disable()
+try:
+    for _group in _GROUPS:
+        importlib.import_module(f"{__name__}.{_group}")
+finally:
+    if _collects:
+        gc.enable()
