@@ -26,7 +26,7 @@ from mha.check.relations import relation
 from mha.check.result import Result, named
 
 MANY = 4  # as many readings as a verdict lists that come to the same
-PATIENCE = 1000  # as many pairs of mistakes are tried though each alone does not bear them out
+PATIENCE = 2000  # as many pairs of mistakes are tried though each alone does not bear them out
 # Rows of one length meet columns of another: as torch says it of @, of einsum, and as the package says it.
 _NO_PRODUCT = re.compile(
     r"Expected size for first two dimensions of batch2|einsum\(\): subscript \w has size"
@@ -150,7 +150,7 @@ class Comparison:
             )
             left.append(int((count == 0).sum()))
             # Few are left (each pair counts twice), or the inputs tell them apart no further: try them.
-            if left[-1] <= 2 * len(number) or left[-1:] * 3 == left[-3:]:
+            if left[-1] <= 2 * len(number) or (left[-1] < 2 * PATIENCE and left[-1:] * 3 == left[-3:]):
                 break
         return {(one, other): int(count[number[one], number[other]]) for one, other in pairs}
 
