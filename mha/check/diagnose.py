@@ -138,9 +138,8 @@ class Comparison:
         count = torch.zeros(len(number), len(number), dtype=torch.int)
         richest, left = len(self.probes) - 1, []
         given, wanted = _weights_of(self.given[richest]), _weights_of(self.wanted[richest])
-        if (
-            given is not None and wanted is not None
-        ):  # what does not touch them is to blame for nothing in them
+        # What does not touch the weights is to blame for nothing in them.
+        if given is not None and wanted is not None:
             weights = [_weights_of(self._with_mistakes(richest, (entry,))) for entry in number]
             count += _surprising([same(x, wanted) for x in weights], [same(x, given) for x in weights])
         for i in dict.fromkeys([richest, self.wrong[0], *reversed(range(richest))]):
