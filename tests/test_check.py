@@ -144,6 +144,14 @@ UNDONE = {
     frozenset({"mask-inverted", "padding-inverted"}),
     frozenset({"mask-inverted", "padding-additive"}),
     frozenset({"mask-transposed", "padding-hides-queries"}),
+    # A causal mask that marks what is forbidden, and is read so; one to be added, that is added.
+    *(
+        frozenset({f"cached-mask-inverted-gives-{gives}", f"causal-{made}"})
+        for gives in ("zeros", "mean")
+        for made in ("forbidden", "additive", "additive-finite")
+    ),
+    frozenset({"cached-adds-mask", "causal-additive"}),
+    frozenset({"cached-adds-mask", "causal-additive-finite"}),
     # A bias that is added on every rank, and divided among them.
     frozenset({"shard-output-bias-everywhere", "prune-output-bias-scaled"}),
 }

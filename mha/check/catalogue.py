@@ -22,11 +22,11 @@ class Mistake:
     effect: str  # what comes of it, and how to recognise it
     hint: str  # how to put it right
     replaces: Mapping[str, Stage]  # the wrong code, by stage
-    alone: bool = False  # rare enough to be looked for by itself only, not together with another
+    alone: bool = False  # rare enough not to be looked for together with another that is as rare
 
     def clashes_with(self, other: "Mistake") -> bool:
-        """Whether they are not looked for at once, as both replace one stage or one is rare."""
-        return self.alone or other.alone or not self.replaces.keys().isdisjoint(other.replaces)
+        """Whether they are not looked for at once, as both replace one stage or both are rare."""
+        return (self.alone and other.alone) or not self.replaces.keys().isdisjoint(other.replaces)
 
 
 CATALOGUE: dict[str, Mistake] = {}
@@ -46,7 +46,7 @@ def mistake(
 
     Args:
         also: other stages that the same mistake replaces, for instance the one that would have hidden it.
-        alone: to look for it by itself only.
+        alone: that it is rare; two that are so are not looked for together.
 
     Raises:
         ValueError: if the id is taken.

@@ -6,9 +6,9 @@ on *every* probe are named. Where none does, the first probe on which it goes wr
 """
 
 import dis
+import functools
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,20 +18,14 @@ from torch import Tensor
 
 from mha.check import evidence
 from mha.check.catalogue import Mistake, pairs_of
-from mha.check.errors import cause, kind_of
+from mha.check.errors import alike_in_kind, what_it_says
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
-from mha.check.outcome import Outcome, alike, attempt, run, same
-from mha.check.relations import relation
+from mha.check.outcome import Outcome, alike, attempt, computes_in_float32, dtypes_of, run, same
 from mha.check.result import Result, named
+from mha.check.unlisted import Unlisted
 
 MANY = 4  # as many readings as a verdict lists that come to the same
-PATIENCE = 2000  # as many pairs of mistakes are tried though each alone does not bear them out
-# Rows of one length meet columns of another: as torch says it of @, of einsum, and as the package says it.
-_NO_PRODUCT = re.compile(
-    r"Expected size for first two dimensions of batch2|einsum\(\): subscript \w has size"
-    r"|K has length \d+ and V has length|Q has d_k=\d+ and K has d_k"
-)
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
@@ -47,13 +41,29 @@ def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
     behaves = _unsteady(exercise, call, probes[-1], given[-1])
     if behaves is not None:
         return behaves
-    result = Comparison(exercise, probes, given).verdict()
+    comparison, remarks = Comparison(exercise, probes, given), []
+    narrow = _in_float32(comparison, call)
+    if narrow is not None:
+        exercise, probes = narrow, narrow.probes()
+        comparison = Comparison(exercise, probes, [run(call, probe.arguments) for probe in probes])
+        remarks.append("It computes in float32 inside, so that is where it was compared.")
+    result = comparison.verdict()
     if not result.passed:
         return result
-    remark = exercise.remark(answer)
-    if remark is not None:
-        result = replace(result, message=f"{result.message} ({remark})")
+    remarks += filter(None, [exercise.remark(answer)])
+    result = replace(result, message=" ".join([result.message, *(f"({remark})" for remark in remarks)]))
     return _gradients(exercise, call, probes) or result
+
+
+def _in_float32(comparison: "Comparison", call: Callable[..., Any]) -> Exercise | None:
+    """Return the exercise in float32, if a wrong answer rounds to it inside and gives back what came."""
+    outcomes = list(zip(comparison.given, comparison.wanted, strict=True))
+    values = [(given.value, wanted.value) for given, wanted in outcomes if given.error is None]
+    kept = all(dtypes_of(given) == dtypes_of(wanted) for given, wanted in values)
+    if not comparison.wrong or not values or not kept:
+        return None
+    arguments = comparison.probes[comparison.wrong[0]].arguments
+    return comparison.exercise.in_float32() if computes_in_float32(call, arguments) else None
 
 
 def judge(exercise: Exercise, *mistakes: Mistake) -> Result:
@@ -86,7 +96,7 @@ class Comparison:
         # An answer may leave the weights away, if it does so every time.
         self.output_only = bool(values) and all(isinstance(value, Tensor) for value in values)
         self.of_numbers = any(one.value is not other.value for one, other in zip(self.given, given))
-        self.wrong = [i for i, wanted in enumerate(self.wanted) if not self._alike(i, wanted)]
+        self.wrong = [i for i, wanted in enumerate(self.wanted) if not self.agrees(i, wanted)]
 
     def verdict(self) -> Result:
         """Return the verdict on an answer that can be read in this way only."""
@@ -115,17 +125,17 @@ class Comparison:
 
     def one_mistake(self) -> Result | None:
         """Return the verdict if one mistake of the catalogue explains every probe."""
-        return self._named([(entry,) for entry in self.exercise.mistakes if self._reproduces(entry)])
+        return self.named_as([(entry,) for entry in self.exercise.mistakes if self._reproduces(entry)])
 
     def two_mistakes(self) -> Result | None:
         """Return the verdict if two mistakes together explain every probe."""
         surprises = self._surprises()
-        result = self._named([pair for pair, n in surprises.items() if n == 0 and self._reproduces(*pair)])
-        if result is not None or not self._has_a_known_form():
+        result = self.named_as([pair for pair, n in surprises.items() if n == 0 and self._reproduces(*pair)])
+        if result is not None or self._raises_otherwise():
             return result
         # One mistake can bring another to light that alone would not show.
-        rest = sorted((pair for pair, n in surprises.items() if n), key=surprises.__getitem__)
-        return self._named([pair for pair in rest[:PATIENCE] if self._reproduces(*pair)])
+        others = (pair for pair, n in surprises.items() if n and not any(entry.alone for entry in pair))
+        return self.named_as([pair for pair in others if self._reproduces(*pair)])
 
     def _surprises(self) -> dict[tuple[Mistake, Mistake], int]:
         """Count for each two mistakes the probes on which one would have to alter what the other does.
@@ -136,132 +146,48 @@ class Comparison:
         pairs = pairs_of(self.exercise.mistakes)
         number = {entry: i for i, entry in enumerate(dict.fromkeys(itertools.chain(*pairs)))}
         count = torch.zeros(len(number), len(number), dtype=torch.int)
-        richest, left = len(self.probes) - 1, []
-        given, wanted = _weights_of(self.given[richest]), _weights_of(self.wanted[richest])
+        telling = self._most_telling_first[0]
+        given, wanted = _weights_of(self.given[telling]), _weights_of(self.wanted[telling])
         # What does not touch the weights is to blame for nothing in them.
         if given is not None and wanted is not None:
-            weights = [_weights_of(self._with_mistakes(richest, (entry,))) for entry in number]
+            weights = [_weights_of(self.with_mistakes(telling, (entry,))) for entry in number]
             count += _surprising([same(x, wanted) for x in weights], [same(x, given) for x in weights])
-        for i in dict.fromkeys([richest, self.wrong[0], *reversed(range(richest))]):
-            tried = [self._with_mistakes(i, (entry,)) for entry in number]
+        for i in dict.fromkeys([telling, self.wrong[0], *self._most_telling_first]):
+            tried = [self.with_mistakes(i, (entry,)) for entry in number]
             count += _surprising(
-                [alike(x, self.wanted[i]) for x in tried], [self._alike(i, x) for x in tried]
+                [alike(x, self.wanted[i]) for x in tried], [self.agrees(i, x) for x in tried]
             )
-            left.append(int((count == 0).sum()))
-            # Few are left (each pair counts twice), or the inputs tell them apart no further: try them.
-            if left[-1] <= 2 * len(number) or (left[-1] < 2 * PATIENCE and left[-1:] * 3 == left[-3:]):
+            if int((count == 0).sum()) <= 2 * len(number):  # few are left (each pair counts twice): try them
                 break
         return {(one, other): int(count[number[one], number[other]]) for one, other in pairs}
 
-    def _harmless(self, i: int, entry: Mistake) -> bool:
-        return alike(self._with_mistakes(i, (entry,)), self.wanted[i])
+    def harmless(self, i: int, entry: Mistake) -> bool:
+        """Whether a mistake does not show on probe i."""
+        return alike(self.with_mistakes(i, (entry,)), self.wanted[i])
 
-    def _has_a_known_form(self) -> bool:
-        """Whether what first goes wrong has the right kind, shape and dtype, or wrong ones that are known."""
+    def _raises_otherwise(self) -> bool:
+        """Whether what first goes wrong is an error that no known mistake raises there."""
         first = self.wrong[0]
-        known = [self.wanted[first], *(self._with_mistakes(first, (e,)) for e in self.exercise.mistakes)]
-        return _form(self.given[first]) in map(_form, known)
+        said = what_it_says(self.given[first].error)
+        known = (self.with_mistakes(first, (entry,)).error for entry in self.exercise.mistakes)
+        return said is not None and said not in map(what_it_says, known)
 
     def unknown(self) -> Result:
-        """Return the verdict on what nothing in the catalogue explains on every probe.
+        """Return the verdict on what nothing in the catalogue explains on every probe."""
+        return Unlisted(self).verdict()
 
-        What is said, if anything can be, is how all wrong results stand to the right ones, which mistake
-        explains most of them, or what the error means that comes first; else where it first goes wrong.
-        """
-        first = self.wrong[0]
-        stage = self.probes[first].stage
-        found = self._related()
-        if found is not None:
-            entry, said = found
-            told = named(self.exercise.name, entry, f"On {self.probes[first].shows}: {said}")
-            return self._failed(told.message, stage, (entry,))
-        return (
-            self._mostly()
-            or self._caused(first)
-            or self._gives_nothing(first)
-            or self._failed(self._show(first), stage)
-        )
-
-    def _related(self) -> tuple[Mistake, str] | None:
-        pairs = [
-            (self.given[i].value, self._as_given(self.wanted[i].value))
-            for i in self.wrong
-            if self.given[i].error is None and self.wanted[i].error is None
-        ]
-        return relation(pairs) if pairs and self.given[self.wrong[0]].error is None else None
-
-    def _mostly(self) -> Result | None:
-        """Return the verdict if one mistake explains the first wrong result and most of the others."""
-        first, enough = self.wrong[0], (len(self.wrong) + 1) // 2
-        found: dict[Mistake, list[int]] = {}
-        for entry in self.exercise.mistakes:
-            if not self._alike(first, self._with_mistakes(first, (entry,))):
-                continue
-            explained = [i for i in self.wrong if self._is_of_kind(i, self._with_mistakes(i, (entry,)))]
-            values = any(self.given[i].error is None for i in explained)
-            right = set(range(len(self.probes))) - set(self.wrong)
-            if len(explained) >= enough and values and all(self._harmless(i, entry) for i in right):
-                found[entry] = explained
-        most = max(map(len, found.values()), default=0)
-        readings = [(entry,) for entry, explained in found.items() if len(explained) == most]
-        if not 0 < len(readings) <= MANY:  # what fits many says nothing
-            return None
-        result = self._named(readings)
-        left = next((i for i in self.wrong if i not in found[readings[0][0]]), None)
-        if result is None or left is None:  # but for the text of an error it is that mistake
-            return result
-        where = f"So it does on {most} of {len(self.wrong)} inputs on which it is wrong, but not on "
-        return replace(
-            result, message=f"{result.message}\n  {where}{self.probes[left].shows}: {self._told(left)}"
-        )
-
-    def _is_of_kind(self, i: int, other: Outcome) -> bool:
-        """Whether another outcome is that of the answer, or an error of the same kind."""
-        one = self.given[i].error
-        if one is not None and other.error is not None:
-            return kind_of(one) == kind_of(other.error)
-        return self._alike(i, other)
-
-    def _told(self, i: int) -> str:
-        """Say in a line what goes wrong on a probe."""
-        raised = self._raised(i)
-        return (
-            f"it raises {raised}" if raised else self._difference(i) or evidence.describe(self.given[i].value)
-        )
-
-    def _caused(self, i: int) -> Result | None:
-        """Return the verdict if the answer raises on probe i, and what it raises has a known cause."""
-        error = self.given[i].error
-        found = None if error is None else cause(error)
-        if found is None:
-            return None
-        entry, said = found
-        lines = [
-            f"{self.exercise.name}: {entry.title}",
-            f"  {entry.effect}",
-            f"  On {self._input(i)}",
-            f"  it raises {self._raised(i)}",
-            *([f"  {said}"] if said else []),
-        ]
-        return self._failed("\n".join(lines), self.probes[i].stage, (entry,))
-
-    def _gives_nothing(self, i: int) -> Result | None:
-        given, wanted = self.given[i], self.wanted[i]
-        if given.error is not None or given.value is not None or wanted.value is None:
-            return None
-        entry = behaviour.NOTHING_GIVEN
-        message = f"{self.exercise.name}: nothing comes back: is the return missing?\n  {entry.effect}"
-        return self._failed(f"{message}\n  It shows on {self._input(i)}.", self.probes[i].stage, (entry,))
-
-    def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
+    def named_as(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
+        """Return the verdict that names what an answer can be read as; None if that is nothing."""
         if not readings:
             return None
+        readings = list(filter(self._raise_the_same, readings)) or readings
         certain = [entry for entry in readings[0] if all(entry in reading for reading in readings)]
         every = (entry for reading in readings for entry in reading)
         found = tuple(dict.fromkeys([*certain, *every]))
-        return self._failed(self._name(readings), found[0].stage, found)
+        return self.failed(self._name(readings), found[0].stage, found)
 
-    def _failed(self, message: str, stage: str, mistakes: tuple[Mistake, ...] = ()) -> Result:
+    def failed(self, message: str, stage: str, mistakes: tuple[Mistake, ...] = ()) -> Result:
+        """Return a verdict with the results of a probe to look at."""
         shown = self._most_telling()
         given, wanted = self.given[shown].value, self.wanted[shown].value
         return Result(self.exercise.name, False, message, stage, mistakes, given=given, wanted=wanted)
@@ -284,11 +210,18 @@ class Comparison:
         return next(filter(several_heads, self.wrong), self.wrong[0])
 
     def _reproduces(self, *mistakes: Mistake) -> bool:
-        # From the richest probe to the poorest: most mistakes are told apart by the first.
-        richest_first = reversed(range(len(self.probes)))
-        return all(self._alike(i, self._with_mistakes(i, mistakes)) for i in richest_first)
+        return all(self.agrees(i, self.with_mistakes(i, mistakes)) for i in self._most_telling_first)
 
-    def _with_mistakes(self, i: int, mistakes: tuple[Mistake, ...]) -> Outcome:
+    @functools.cached_property
+    def _most_telling_first(self) -> list[int]:
+        """The probes; those first on which few mistakes come to the same, as wrong and exact numbers do."""
+
+        def says_little(i: int) -> bool:
+            return i not in self.wrong or self.given[i].error is not None or _is_vague(self.given[i].value)
+
+        return sorted(range(len(self.probes)), key=lambda i: (says_little(i), -i))
+
+    def with_mistakes(self, i: int, mistakes: tuple[Mistake, ...]) -> Outcome:
         """Return what the pipeline with these mistakes comes to on probe i; it is worked out once."""
         known = self.exercise.outcomes
         if (i, mistakes) not in known:
@@ -309,13 +242,34 @@ class Comparison:
             return replace(outcome, value=outcome.value.bool())
         return outcome
 
-    def _alike(self, i: int, other: Outcome) -> bool:
+    def agrees(self, i: int, other: Outcome) -> bool:
+        """Whether the answer comes to the same as another outcome of probe i."""
         given = self.given[i]
-        if given.error is not None or other.error is not None:
-            return _said(given.error) == _said(other.error)
-        return same(given.value, self._as_given(other.value))
+        if given.error is None and other.error is None:
+            return same(given.value, self.as_given(other.value))
+        if given.error is None or other.error is None:
+            return False
+        # Where wrong numbers tell a mistake, what it raises elsewhere may be told in other words.
+        told = what_it_says(given.error) == what_it_says(other.error)
+        return told or (self._has_wrong_values and alike_in_kind(given.error, other.error))
 
-    def _as_given(self, value: Any) -> Any:
+    @functools.cached_property
+    def _has_wrong_values(self) -> bool:
+        outcomes = zip(self.given, self.wanted, strict=True)
+        return any(
+            given.error is None and not same(given.value, self.as_given(wanted.value))
+            for given, wanted in outcomes
+        )
+
+    def _raise_the_same(self, mistakes: tuple[Mistake, ...]) -> bool:
+        """Whether mistakes raise what the answer raises, word by word."""
+        raised = [i for i, outcome in enumerate(self.given) if outcome.error is not None]
+        return all(
+            what_it_says(self.with_mistakes(i, mistakes).error) == what_it_says(self.given[i].error)
+            for i in raised
+        )
+
+    def as_given(self, value: Any) -> Any:
         """Return a result without its weights, if the answer gives none."""
         return value[0] if self.output_only and isinstance(value, tuple) else value
 
@@ -326,47 +280,25 @@ class Comparison:
             lines.append(f"  or {len(readings) - MANY} more, which come to the same")
         lines += [f"  {entry.effect}" for entry in readings[0]]
         first = self.wrong[0]
-        given, wanted = self.given[first].value, self._as_given(self.wanted[first].value)
-        parts, raised = self._difference(first) or evidence.other_shape(given, wanted), self._raised(first)
+        given, wanted = self.given[first].value, self.as_given(self.wanted[first].value)
+        parts, raised = self.difference(first) or evidence.other_shape(given, wanted), self.raised(first)
         if raised is not None:
             lines.append(f"  On {self.probes[first].shows} it raises {raised}")
         elif parts is not None:
             lines.append(f"  On {self.probes[first].shows}: {parts}.")
         return "\n".join(lines)
 
-    def _raised(self, i: int) -> str | None:
+    def raised(self, i: int) -> str | None:
+        """Say what the answer raises on probe i, and in which line; None if it does not."""
         error, line = self.given[i].error, self.given[i].line
         if error is None:
             return None
         said = f"{type(error).__name__}{f': {evidence.cut(str(error))}' if str(error) else ''}"
         return f"{said}, {line}" if line else said
 
-    def _difference(self, i: int) -> str | None:
-        return evidence.difference(self.given[i].value, self._as_given(self.wanted[i].value))
-
-    def _input(self, i: int) -> str:
-        """Return what probe i is, in words and sizes."""
-        probe = self.probes[i]
-        # The label of some inputs is all that there is to say of them: "Lq=2, Lk=5".
-        told = "=" in probe.shows or any(character.isdigit() for character in probe.shows)
-        return probe.shows if told else f"{probe.shows}: {evidence.describe_input(probe.arguments)}"
-
-    def _show(self, i: int) -> str:
-        probe, given, on = self.probes[i], self.given[i], self._input(i)
-        raised = self._raised(i)
-        if raised is not None:
-            return f"{self.exercise.name}: it raises on {on}\n  {raised}"
-        parts = self._difference(i)
-        later = " or after it" if len(self.exercise.stages) > 1 else ""
-        return "\n".join(
-            [
-                f"{self.exercise.name}: it first goes wrong at the stage '{probe.stage}'{later}, on {on}",
-                f"  given:  {evidence.describe(given.value)}",
-                f"  wanted: {evidence.describe(self.wanted[i].value)}",
-                *([f"  {parts}"] if parts is not None else []),
-                "  No mistake that is known, and no two of them, come to this.",
-            ]
-        )
+    def difference(self, i: int) -> str | None:
+        """Say where on probe i the answer differs from what is right."""
+        return evidence.difference(self.given[i].value, self.as_given(self.wanted[i].value))
 
 
 # ---------------------------------------------------------------- what no comparison of results shows
@@ -471,6 +403,12 @@ def _weights_of(outcome: Outcome) -> Tensor | None:
     return weights if isinstance(weights, Tensor) else None
 
 
+def _is_vague(value: Any) -> bool:
+    """Whether a tensor, or the first of several, has NaN in it or is of half precision."""
+    first = value[0] if isinstance(value, tuple) and value else value
+    return isinstance(first, Tensor) and (first.element_size() == 2 or bool(first.isnan().any()))
+
+
 def _is_mask(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bool
 
@@ -483,28 +421,6 @@ def _is_of_0_and_1(value: Any) -> bool:
 
 def _titles(reading: tuple[Mistake, ...]) -> str:
     return "; and: ".join(entry.title for entry in reading)
-
-
-def _said(error: BaseException | None) -> tuple[str, str] | None:
-    if error is None:
-        return None
-    if _NO_PRODUCT.search(str(error)):
-        return RuntimeError.__name__, "no product"
-    # Sizes differ from probe to probe and between ways to write the same.
-    return type(error).__name__, re.sub(r"[\d\s,]+", "", str(error))
-
-
-def _form(outcome: Outcome) -> object:
-    def form(value: Any) -> object:
-        if isinstance(value, Tensor):
-            return value.shape, value.dtype
-        if isinstance(value, tuple | list):
-            return type(value).__name__, tuple(map(form, value))
-        if isinstance(value, dict):
-            return {name: form(item) for name, item in value.items()}
-        return type(value).__name__
-
-    return _said(outcome.error) or form(outcome.value)
 
 
 def is_blank(answer: Callable[..., Any]) -> bool:

@@ -51,6 +51,11 @@ _OWN_CHECK = behaviour(
     "The code itself raises, on an input that the exercise allows.",
     "look at what the check forbids: Lq ≠ Lk, a mask of another shape or dtype, no mask are all allowed.",
 )
+# As torch says it of @ and of einsum, and as the package says it.
+_NO_PRODUCT = re.compile(
+    r"Expected size for first two dimensions of batch2|einsum\(\): subscript \w has size"
+    r"|K has length \d+ and V has length|Q has d_k=\d+ and K has d_k"
+)
 _KINDS = (
     _error(
         "undefined-name",
@@ -349,6 +354,22 @@ _KINDS = (
         show=None,
     ),
     _error(
+        "thing-in-a-name",
+        "A thing stands in a name where its number or its name should",
+        "An f-string writes whatever the variable holds; it was given another value before this line.",
+        "keep the number under a name of its own: a new layer is not `layer`, if that is its number.",
+        r"^KeyError.*[(<].*(=|object at|tensor\()",
+        show=None,
+    ),
+    _error(
+        "range-ends-too-early",
+        "A range ends before it begins",
+        "torch.arange(start, end) counts up to end; end is no number of steps.",
+        "torch.arange(start, start + n) has n numbers.",
+        "inconsistent with step sign",
+        show=lambda x: str(x) if isinstance(x, int) else None,
+    ),
+    _error(
         "missing-key",
         "A key is looked up that is not there",
         "The names in the dictionary are others than those that the code expects.",
@@ -419,6 +440,18 @@ _KINDS = (
 )
 
 
+_ABOUT_SHAPES = {
+    "error-view-not-contiguous",
+    "error-sizes-do-not-multiply",
+    "error-join-of-other-sizes",
+    "error-product-of-matrices-only",
+    "error-product-of-shapes",
+    "error-axes-counted-wrong",
+    "error-index-out-of-range",
+    "error-shapes-do-not-broadcast",
+}
+
+
 def cause(error: BaseException) -> tuple[Mistake, str] | None:
     """Return what an error most likely means, and the tensors that stand in the answer's own line.
 
@@ -437,6 +470,24 @@ def cause(error: BaseException) -> tuple[Mistake, str] | None:
     if kind.show is None:
         return kind.entry, ""
     return kind.entry, f"{_those_in(code, kind.show)}{_of_all_axes(code)}"
+
+
+def what_it_says(error: BaseException | None) -> tuple[str, str] | None:
+    """Return an error's type and text without sizes, which differ from input to input.
+
+    That rows of one length meet columns of another is one text, whichever way the product is written.
+    """
+    if error is None:
+        return None
+    if _NO_PRODUCT.search(str(error)):
+        return RuntimeError.__name__, "no product"
+    return type(error).__name__, re.sub(r"[\d\s,]+", "", str(error))
+
+
+def alike_in_kind(one: BaseException, other: BaseException) -> bool:
+    """Whether two errors can be of one mistake, written in two ways: of one kind, or both about shapes."""
+    kinds = {kind_of(one), kind_of(other)}
+    return len(kinds) == 1 or kinds <= _ABOUT_SHAPES
 
 
 def kind_of(error: BaseException) -> str:

@@ -57,6 +57,14 @@ def other_shape(given: Any, wanted: Any) -> str | None:
     parts = [("result", given, wanted)]
     if isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted) == 2:
         parts = list(zip(("output", "weights"), given, wanted, strict=True))
+    if isinstance(given, dict) and isinstance(wanted, dict):
+        for names, what in (
+            (wanted.keys() - given.keys(), "missing"),
+            (given.keys() - wanted.keys(), "one too many"),
+        ):
+            if names:
+                return f"{', '.join(sorted(map(str, names)))}: {what}"
+        parts = [(str(name), given[name], wanted[name]) for name in wanted]
     for name, one, other in parts:
         if isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape != other.shape:
             return f"{name} has shape {tuple(one.shape)}, wanted {tuple(other.shape)}"
@@ -79,7 +87,7 @@ def _first_difference(name: str, given: Any, wanted: Any) -> str | None:
 
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
-        if value.numel() <= FEW and value.ndim == 1:
+        if value.numel() <= FEW and value.ndim == 1 and not value.is_floating_point():
             return str(value.tolist())
         return str(tuple(value.shape))
     if isinstance(value, nn.Module):

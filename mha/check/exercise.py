@@ -11,10 +11,11 @@ together); with one replaced, what that mistake computes.
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mha.check.catalogue import Mistake, Stage, mistakes_of
 from mha.check.outcome import Outcome
@@ -39,6 +40,10 @@ def _nothing(answer: Any) -> str | None:
     return None
 
 
+def _no_sources(arguments: dict[str, Any]) -> Mapping[str, Tensor]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Exercise:
     """Something to write, marked against the package's own code."""
@@ -53,6 +58,8 @@ class Exercise:
     drive: Callable[[Any], Any] = _as_it_is
     # What there is to say of a right answer, where `drive` makes up for something that it does otherwise.
     remark: Callable[[Any], str | None] = _nothing
+    # From a probe's arguments to the tensors, by name, out of which the result is put together.
+    sources: Callable[[dict[str, Any]], Mapping[str, Tensor]] = _no_sources
     # What came of mistakes, and () of the right code, by the number of the probe; filled as they are tried.
     outcomes: dict[tuple[int, tuple[Mistake, ...]], Outcome] = field(default_factory=dict, compare=False)
 
@@ -68,12 +75,27 @@ class Exercise:
         """What the catalogue knows of getting this wrong."""
         return mistakes_of(self.stages)
 
+    def in_float32(self) -> "Exercise | None":
+        """Return the exercise on inputs of float32 in place of float64; None if they are no plain tensors."""
+        probes = self.probes()
+        if not all(isinstance(x, Tensor | int | None) for probe in probes for x in probe.arguments.values()):
+            return None
+        narrow = [replace(probe, arguments=_narrow(probe.arguments)) for probe in probes]
+        return replace(self, probes=lambda: narrow, outcomes={})
+
     def with_mistakes(self, *mistakes: Mistake) -> Callable[..., Any]:
         """Return the pipeline with these mistakes put in."""
         stages = dict(self.stages)
         for entry in mistakes:
             stages.update(entry.replaces)
         return lambda *arguments: self.pipeline(stages, *arguments)
+
+
+def _narrow(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Turn float64 into float32; what was one tensor under two names stays one."""
+    wide = {id(x): x for x in arguments.values() if isinstance(x, Tensor) and x.dtype == torch.float64}
+    narrow = {key: x.float() for key, x in wide.items()}
+    return {name: narrow.get(id(x), x) for name, x in arguments.items()}
 
 
 def single(

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 _ATOL = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 # Where the code of others lies: an error that arises there is shown with the line that led to it.
@@ -65,6 +67,30 @@ def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
         return Outcome(error=error, line=_own_line(error), changed=tuple(changed), printed=said.getvalue())
     changed += [f"its input {name}" for name in arguments if not _untouched(given[name], arguments[name])]
     return Outcome(value=value, changed=tuple(changed), printed=said.getvalue())
+
+
+class _Narrowed(TorchFunctionMode):
+    """Notices whether numbers of float64 become float32 on the way."""
+
+    seen = False
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        value = function(*args, **(kwargs or {}))
+        wide = any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in args)
+        self.seen |= wide and isinstance(value, Tensor) and value.dtype == torch.float32
+        return value
+
+
+def computes_in_float32(function: Callable[..., Any], arguments: dict[str, Any]) -> bool:
+    """See whether an answer computes in float32 what comes in float64, as with softmax(…, dtype=…)."""
+    mode = _Narrowed()
+
+    def watched(*values: Any) -> Any:
+        with mode:
+            return function(*values)
+
+    run(watched, arguments)
+    return mode.seen
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -165,6 +191,13 @@ def detach(value: Any) -> Any:
     return value
 
 
+def dtypes_of(value: Any) -> list[torch.dtype]:
+    """Return the dtypes of a tensor, or of those in a tuple or list."""
+    if isinstance(value, tuple | list):
+        return [dtype for item in value for dtype in dtypes_of(item)]
+    return [value.dtype] if isinstance(value, Tensor) else []
+
+
 def alike(a: Outcome, b: Outcome) -> bool:
     """Whether two calls came to the same: equal values, or errors of one kind."""
     if a.error is not None or b.error is not None:
@@ -180,6 +213,8 @@ def same(a: Any, b: Any) -> bool:
         return isinstance(a, list) == isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and np.allclose(a, b, rtol=1e-4, equal_nan=True)
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) or (math.isnan(a) and math.isnan(b))
     if type(a) is not type(b):

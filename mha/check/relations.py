@@ -65,6 +65,20 @@ OFFSET = behaviour(
     "Something is added that nobody asked for.",
     "look for what is added to the result.",
 )
+ROW_FACTORS = behaviour(
+    "result-rows-times-numbers",
+    "result",
+    "Every row is the right one times a number of its own",
+    "Rows are not divided by what they sum to: by another sum, twice, or not at all.",
+    "divide each row of exponentials by its own sum, once.",
+)
+BENT = behaviour(
+    "softmax-of-bent-scores",
+    "softmax",
+    "The order of the weights is right in every row, and rows sum to 1, but softmax gets other scores",
+    "Large scores count less, or more, than they should: a cap, a clamp, a power, another base.",
+    "softmax gets the scores as they are, divided by √d_k and masked; nothing bends them.",
+)
 OTHER_SCALE = behaviour(
     "scale-other",
     "scale",
@@ -80,14 +94,17 @@ def relation(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
         return None
     if any(_kind(given) != _kind(wanted) for given, wanted in pairs):
         return _of_another_kind(pairs)
-    scale = _scale(pairs)
-    if scale is not None:
-        return OTHER_SCALE, scale
+    for entry, say in _OF_WHOLE_RESULTS:
+        said = say(pairs)
+        if said is not None:
+            return entry, said
     parts = _differing(pairs)
-    if parts is None:
-        return None
     for entry, find in _RELATIONS:
-        said = find(parts)
+        said = None if parts is None else find(parts)
+        if said is not None:
+            return entry, said
+    for entry, say in ((ROW_FACTORS, _rows_times_numbers), (BENT, _bent)):
+        said = say(pairs)
         if said is not None:
             return entry, said
     return None
@@ -151,14 +168,25 @@ def _equal(given: Tensor, wanted: Tensor) -> bool:
 
 
 def _close(given: Tensor, wanted: Tensor) -> bool:
-    return torch.allclose(given.double(), wanted.double(), rtol=1e-3, atol=1e-4, equal_nan=True)
+    rtol = 1e-2 if 2 in (given.element_size(), wanted.element_size()) else 1e-3  # half precision is coarse
+    return torch.allclose(given.double(), wanted.double(), rtol=rtol, atol=1e-4, equal_nan=True)
 
 
-def _has_another_dtype(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
-    if not all(g.shape == w.shape and g.dtype != w.dtype and _close(g, w) for g, w in parts):
+def _has_another_dtype(pairs: Sequence[Pair]) -> str | None:
+    tensors = [both for pair in pairs for both in zip(*map(_tensors, pair), strict=False)]
+    if not all(g.shape == w.shape and _close(g, w) for g, w in tensors):
         return None
-    given, wanted = parts[0]
-    return f"It is of {dtype_name(given)}, {dtype_name(wanted)} is wanted."
+    other = next(((g, w) for g, w in tensors if g.dtype != w.dtype), None)
+    return other and f"It is of {dtype_name(other[0])}, {dtype_name(other[1])} is wanted."
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors of a result, in their order."""
+    if isinstance(value, dict):
+        return [x for name in sorted(value, key=str) for x in _tensors(value[name])]
+    if isinstance(value, tuple | list):
+        return [x for item in value for x in _tensors(item)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def _has_another_shape(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
@@ -251,8 +279,50 @@ def _centred(weights: Tensor, visible: Tensor) -> Tensor:
     return (logarithms - mean).masked_fill(~visible, 0.0)
 
 
-_RELATIONS: tuple[tuple[Mistake, Callable[[Sequence[tuple[Tensor, Tensor]]], str | None]], ...] = (
+def _bent(pairs: Sequence[Pair]) -> str | None:
+    """Say that weights have the right order in every row, if that is so and rows sum to what they should."""
+    compared = 0
+    for given, wanted in pairs:
+        if not (isinstance(given, tuple) and len(given) == len(wanted) == 2):
+            return None
+        one, other = given[1], wanted[1]
+        if not isinstance(one, Tensor) or one.shape != other.shape or not one.is_floating_point():
+            return None
+        one, other = one.double(), other.double()
+        if not _close(one.sum(dim=-1), other.sum(dim=-1)):
+            return None
+        steps, right = (x[..., :, None] - x[..., None, :] for x in (one, other))
+        told = (right > 1e-3) & (other[..., :, None] < 1)
+        if (steps[told] < -1e-6).any():
+            return None
+        compared += int(told.sum())
+    if all(_close(given[1], wanted[1]) for given, wanted in pairs):
+        return None
+    # So many by chance are as good as impossible.
+    return f"So it is in all {compared} pairs of keys." if compared >= 24 else None
+
+
+def _rows_times_numbers(pairs: Sequence[Pair]) -> str | None:
+    shown = None
+    for given, wanted in pairs:
+        tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
+        if not tensors or not all(g.shape == w.shape and g.ndim == 4 for g, w in tensors):
+            return None
+        for g, w in ((g.double(), w.double()) for g, w in tensors):
+            size = (w * w).sum(dim=-1, keepdim=True)
+            factor = (g * w).sum(dim=-1, keepdim=True) / size.clamp_min(1e-12)
+            if not _close(g, w * factor):
+                return None
+            away = factor[(factor - 1).abs().gt(1e-3) & size.gt(1e-9)]
+            shown = away[0] if shown is None and away.numel() else shown
+    return None if shown is None else f"There a row is {number(shown)} times what it should be."
+
+
+_OF_WHOLE_RESULTS: tuple[tuple[Mistake, Callable[[Sequence[Pair]], str | None]], ...] = (
+    (OTHER_SCALE, _scale),
     (OTHER_DTYPE, _has_another_dtype),
+)
+_RELATIONS: tuple[tuple[Mistake, Callable[[Sequence[tuple[Tensor, Tensor]]], str | None]], ...] = (
     (OTHER_SHAPE, _has_another_shape),
     (OTHER_AXES, _has_axes_exchanged),
     (REVERSED, _runs_backwards),

@@ -17,7 +17,7 @@ from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, driven
 from mha.check.exercises.attention import scale, score, softmax, weigh
 from mha.check.exercises.inputs import random_tensors
-from mha.check.exercises.masks import causal
+from mha.check.exercises.masks import causal, causal_sense
 from mha.check.outcome import detach, same
 
 
@@ -277,6 +277,7 @@ CACHED: dict[str, Stage] = {
     "score": score,
     "scale": scale,
     "causal": causal,
+    "causal_sense": causal_sense,
     "cached_hide": cached_hide,
     "softmax": softmax,
     "weigh": weigh,
@@ -295,7 +296,7 @@ def _cached(s: Mapping[str, Stage], q: Tensor, k: Tensor, v: Tensor, cache: mha.
     q, k = s["turn_queries"](q, positions), s["turn_keys"](k, positions)
     k, v = s["cached_append"](cache, k, s["turn_values"](v, positions))
     scores = s["scale"](s["score"](q, k), q.size(-1), num_heads)
-    scores = s["cached_hide"](scores, s["causal"](L, k.size(2)))
+    scores = s["cached_hide"](scores, s["causal_sense"](s["causal"](L, k.size(2))))
     return s["cached_give"](s["weigh"](s["softmax"](scores, q.size(-1)), v))
 
 
@@ -309,9 +310,7 @@ def _and_the_cache(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, 
     Raises:
         LeftCacheError: if it does not.
     """
-    right = copy.deepcopy(cache)
-    with torch.no_grad():
-        wanted = mha.cached_attention(q, k, v, right)
+    wanted, right = cache.right(q, k, v) if isinstance(cache, _Cache) else _right_of(cache, q, k, v)
     before = len(cache)
     output = attend(q, k, v, cache)
     if same(detach(output), wanted):
@@ -319,6 +318,13 @@ def _and_the_cache(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, 
         if left is not None:
             raise LeftCacheError(f"the output is right, but afterwards the cache holds {left}")
     return output
+
+
+def _right_of(cache: mha.KVCache, *new: Tensor) -> tuple[Tensor, mha.KVCache]:
+    """Return the output that is wanted of new tokens, q, k and v, and the cache that should be left."""
+    after = copy.deepcopy(cache)
+    with torch.no_grad():
+        return mha.cached_attention(*new, after), after
 
 
 def _left(before: int, cache: Any, right: Any) -> str | None:
@@ -347,6 +353,7 @@ def _cache_probes() -> list[Probe]:
     one, two, three = (tokens(1, seed, B=1, h=1, d_v=4) for seed in (1, 2, 3))
     graph = [tuple(x.requires_grad_() for x in tokens(L, L)) for L in (3, 2, 1)]
     prompt, later, again = (tokens(L, seed, d_v=4) for L, seed in ((3, 10), (2, 11), (3, 12)))
+    half = [(k.half(), v.half()) for k, v in (prompt, later)]
     rows: list[tuple[str, str, list[Step]]] = [
         ("an empty cache", "cache_length", measured()),
         ("one token", "cache_length", measured(one)),
@@ -364,6 +371,7 @@ def _cache_probes() -> list[Probe]:
         ("a reset of an empty cache", "cache_reset", measured(None, one)),
         ("a reset after one step, values as wide as keys", "cache_reset", measured(prompt, None, again)),
         ("two caches in turn", "cache_new", measured(prompt, SWAP, later, SWAP, later)),
+        ("half precision", "cache_keys", measured(*half)),
         # As some mistakes show in the length, and some raise there, others are looked for without it.
         (
             "lengths never asked for",
@@ -427,7 +435,22 @@ def _looking_at_the_cache(answer: Any) -> Any:
 
 
 class _Cache(mha.KVCache):
-    """A cache that is there to be changed: it counts as an input that stayed as it was."""
+    """A cache that is there to be changed: it counts as an input that stayed as it was.
+
+    Its copies share what the last new tokens should have come to: mostly they are given the same once more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: list[tuple[tuple[Tensor, ...], Tensor, mha.KVCache]] = []
+
+    def right(self, *new: Tensor) -> tuple[Tensor, mha.KVCache]:
+        """Return what should become of new tokens, as `_right_of` does; it is worked out once."""
+        given = (*new, *(x for x in (self._k, self._v) if x is not None))
+        known = self._known[0] if self._known else None
+        if known is None or len(known[0]) != len(given) or not all(map(torch.equal, known[0], given)):
+            self._known[:] = [(tuple(x.clone() for x in given), *_right_of(self, *new))]
+        return self._known[0][1:]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Cache)
@@ -439,8 +462,9 @@ class _Cache(mha.KVCache):
 
     def __deepcopy__(self, memo: object) -> "_Cache":
         other = _Cache()
+        other._known = self._known
         if self._k is not None and self._v is not None:
-            other.append(self._k.clone(), self._v.clone())
+            other._k, other._v = self._k.clone(), self._v.clone()
         return other
 
     def __getattr__(self, name: str) -> Any:

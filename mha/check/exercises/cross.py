@@ -14,7 +14,7 @@ from mha.check.exercises.attention import ATTENTION, attention, give_all
 from mha.check.exercises.heads import merge, split
 from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.layer import same_length
-from mha.check.exercises.masks import padding
+from mha.check.exercises.masks import padding, padding_axes
 
 
 class Matrices(NamedTuple):
@@ -71,6 +71,7 @@ CROSS: dict[str, Stage] = {
     "split": split,
     "cross_lengths": cross_lengths,
     "padding": padding,
+    "padding_axes": padding_axes,
     "cross_mask": cross_mask,
     "merge": merge,
     "cross_output": cross_output,
@@ -94,7 +95,9 @@ def cross(
     q = s["split"](s["cross_queries"](x, memory, w), num_heads)
     k = s["split"](s["key_length"](s["cross_keys"](x, memory, w), Lq), num_heads)
     v = s["split"](s["key_length"](s["cross_values"](x, memory, w), Lq), num_heads)
-    keep = None if lengths is None else s["padding"](s["cross_lengths"](lengths, Lk), Lk)
+    keep = None
+    if lengths is not None:
+        keep = s["padding_axes"](s["padding"](s["cross_lengths"](lengths, Lk), Lk))
     keep = s["cross_mask"](keep, lengths, Lq, Lk)
     heads, weights, scores = attention({**s, "give": give_all}, q, k, v, keep)
     return s["give"](s["cross_output"](s["merge"](heads), x, w), weights, scores)

@@ -12,7 +12,7 @@ import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, driven, single
 from mha.check.exercises.inputs import random_tensors
-from mha.check.outcome import same
+from mha.check.outcome import run, same
 
 
 def split(x: Tensor, num_heads: int) -> Tensor:
@@ -93,6 +93,16 @@ def _projection_probes(name: str) -> list[Probe]:
     ]
 
 
+def _of_three_axes_only(answer: Any) -> str | None:
+    """Say which x (…, d_in) is not taken, of one that is right for tokens of examples, (B, L, d_in)."""
+    one, sequence, heads, W = random_tensors((4,), (3, 4), (2, 3, 5, 4), (6, 4))
+    cases = {"(d_in,)": one, "(L, d_in)": sequence, "(B, h, L, d_in)": heads}
+    wrong = [
+        shape for shape, x in cases.items() if not same(run(answer, {"x": x, "W": W}).value, F.linear(x, W))
+    ]
+    return f"It is for (B, L, d_in) only: it does not take {' or '.join(wrong)}." if wrong else None
+
+
 def _repeat_probes() -> list[Probe]:
     one, two, three = random_tensors((1, 1, 2, 3), (2, 2, 3, 4), (2, 3, 4, 5))
     sizes = [
@@ -148,6 +158,7 @@ def _of_linear(value: Any, x: Tensor, W: Tensor) -> Tensor | None:
 LINEAR_PROJECTION = replace(
     single("linear_projection", "(x, W)", _linear, project, lambda: _projection_probes("x")),
     drive=_drawing_in_vain,
+    remark=_of_three_axes_only,
 )
 
 SPLIT_HEADS = Exercise(

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
 from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.torch_api import torch_layer_of
-from mha.check.outcome import same
+from mha.check.outcome import run, same
 from mha.check.weights import find_projections, width_of
 
 
@@ -118,6 +119,11 @@ def bert_layer(s: Mapping[str, Stage], state_dict: State, layer: int, num_heads:
     return s["bert_give"](Loaded(loaded))
 
 
+def separate_weights_are_none() -> AttributeError:
+    """Return what is raised where q_proj_weight or another is used, which the usual layer does not have."""
+    return AttributeError("q_proj_weight, k_proj_weight and v_proj_weight are None")
+
+
 def bert_is_of_another_size() -> ValueError:
     """Return what is raised where the tensors do not fit into the layer."""
     return ValueError("the layer is made for another d_model than the tensors have")
@@ -151,12 +157,23 @@ def _giving_weights(answer: Any) -> Any:
 
     def use(answer: Any, mha: nn.MultiheadAttention) -> Any:
         again = copy.deepcopy(mha)
-        given, other = _weights(_seeded(1, answer, mha)), _weights(_seeded(2, answer, again))
+        try:
+            given, other = _weights(_seeded(1, answer, mha)), _weights(_seeded(2, answer, again))
+        except Exception as error:
+            if "NoneType" not in str(error) or "proj_weight" not in _words_of(answer):
+                raise
+            raise separate_weights_are_none().with_traceback(error.__traceback__) from None
         if not isinstance(given, dict) or not isinstance(other, dict):
             return tuple(given) if isinstance(given, list) else given
         return {name: x if same(x, other.get(name)) else torch.zeros_like(x) for name, x in given.items()}
 
     return driven(answer, use) if callable(answer) else answer
+
+
+def _words_of(answer: Any) -> str:
+    """Return the names and the constants that a function's code is made of."""
+    code = getattr(answer, "__code__", None)
+    return "" if code is None else " ".join(map(str, (*code.co_names, *code.co_consts)))
 
 
 def _weights(given: Any) -> Any:
@@ -167,7 +184,7 @@ def _weights(given: Any) -> Any:
         return given
     # What is no tensor is told by its kind: two layers or arrays cannot be compared as they are.
     weights = {
-        name: x if isinstance(x, Tensor | str) else type(x).__name__
+        name: x if isinstance(x, Tensor | str | np.ndarray) else type(x).__name__
         for name, x in given.items()
         if x is not None
     }
@@ -205,7 +222,7 @@ def _bert_probes() -> list[Probe]:
         ("layer 1 of three", "bert_names", _bert_state(12, 3, seed=2), 1, 3),
         ("a model of one layer", "bert_part", _bert_state(12, 1, seed=1), 0, 3),
         ("layer 1 of eleven", "bert_part", _bert_state(12, 11, seed=3), 1, 2),
-        ("heads that are not 64 wide", "bert_heads", _bert_state(192, 1, seed=6), 0, 6),
+        ("heads that are not 64 wide", "bert_heads", _bert_state(128, 1, seed=6), 0, 4),
         ("as many heads as in BERT-base", "bert_heads", _bert_state(24, 1, seed=5), 0, 12),
     ]
     return [
@@ -243,17 +260,19 @@ def _seeded(seed: int, answer: Any, *arguments: Any) -> Any:
 
 def _held(layer: object, num_heads: int) -> Loaded:
     """Return what a layer holds, of the package's class or of an own one."""
-    if not isinstance(layer, nn.Module) or isinstance(layer, nn.MultiheadAttention | nn.ModuleList):
+    if not isinstance(layer, nn.Module) or isinstance(layer, nn.ModuleList):
         raise bert_is_of_another_kind(type(layer).__name__)
     h = getattr(layer, "num_heads", num_heads)
-    d_model = getattr(layer, "d_model", None) or width_of(layer, [])
+    of_torch = isinstance(layer, nn.MultiheadAttention)
+    d_model = layer.embed_dim if of_torch else getattr(layer, "d_model", None) or width_of(layer, [])
     found = next(find_projections(layer, d_model, h), None)
     if found is None:
         raise bert_is_of_another_size()
     held = {name: getattr(found, name) for name in (f"{kind}_{role}" for kind in "Wb" for role in "qkvo")}
     held = {name: torch.zeros(d_model) if x is None else x.detach() for name, x in held.items()}
     drops = any(x.training and x.p > 0 for x in layer.modules() if isinstance(x, nn.Dropout))
-    return Loaded(held, num_heads=h, d_model=d_model, drops=drops)
+    kind = {"kind": nn.MultiheadAttention.__name__} if of_torch else {}
+    return Loaded(held, num_heads=h, d_model=d_model, drops=drops, **kind)
 
 
 def _restated(error: Exception, answer: Any, state_dict: State, layer: int, num_heads: int) -> Exception:
@@ -270,6 +289,17 @@ def _restated(error: Exception, answer: Any, state_dict: State, layer: int, num_
     return KeyError(f"bert.{bert_names(bert_part(state_dict, layer))['q']}.weight")
 
 
+def _in_one_memory(answer: Any) -> str | None:
+    """Say that a layer holds the very tensors of the state dict, if it does."""
+    state = _bert_state(12, 1, seed=1)
+    given = run(lambda: _seeded(1, answer, dict(state), 0, 3), {}).value
+    held = given.parameters() if isinstance(given, nn.Module) else ()
+    places = {x.untyped_storage().data_ptr() for x in state.values()}
+    if not any(x.untyped_storage().data_ptr() in places for x in held):
+        return None
+    return "Its weights are the very tensors of the state dict: training the layer changes these."
+
+
 FROM_TORCH_MHA = Exercise(
     "from_torch_mha",
     "(mha)",
@@ -278,6 +308,7 @@ FROM_TORCH_MHA = Exercise(
     packed,
     _from_torch_probes,
     _giving_weights,
+    sources=lambda arguments: arguments["mha"].state_dict(),
 )
 
 LOAD_BERT_LAYER = Exercise(
@@ -288,4 +319,6 @@ LOAD_BERT_LAYER = Exercise(
     bert_layer,
     _bert_probes,
     _giving_a_layer,
+    _in_one_memory,
+    sources=lambda arguments: arguments["state_dict"],
 )

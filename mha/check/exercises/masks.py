@@ -17,9 +17,24 @@ def causal(Lq: int, Lk: int | None = None) -> Tensor:
     return torch.arange(Lk) <= torch.arange(Lq)[:, None] + Lk - Lq
 
 
+def causal_sense(mask: Tensor) -> Tensor:
+    """True is 'may attend'."""
+    return mask
+
+
 def padding(lengths: Tensor, max_len: int) -> Tensor:
-    """(B,) → (B, 1, 1, Lk)."""
-    return (torch.arange(max_len) < lengths[:, None])[:, None, None]
+    """(B,) → (B, Lk)."""
+    return torch.arange(max_len) < lengths[:, None]
+
+
+def padding_rows(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
+    """(B, Lk), as it is: this stage is there for mistakes that are looked for in this exercise only."""
+    return mask
+
+
+def padding_axes(mask: Tensor) -> Tensor:
+    """(B, Lk) → (B, 1, 1, Lk)."""
+    return mask[:, None, None]
 
 
 def causal_give(mask: Tensor) -> Any:
@@ -32,18 +47,28 @@ def padding_give(mask: Tensor, lengths: Tensor, max_len: int) -> Any:
     return mask
 
 
-CAUSAL: dict[str, Stage] = {"causal": causal, "causal_give": causal_give}
-PADDING: dict[str, Stage] = {"padding": padding, "padding_give": padding_give}
+CAUSAL: dict[str, Stage] = {
+    "causal": causal,
+    "causal_sense": causal_sense,
+    "causal_give": causal_give,
+}
+PADDING: dict[str, Stage] = {
+    "padding": padding,
+    "padding_rows": padding_rows,
+    "padding_axes": padding_axes,
+    "padding_give": padding_give,
+}
 
 
 def make_causal(s: Mapping[str, Stage], Lq: int, Lk: int | None = None) -> Any:
     """Run the stages of a causal mask."""
-    return s["causal_give"](s["causal"](Lq, Lk))
+    return s["causal_give"](s["causal_sense"](s["causal"](Lq, Lk)))
 
 
 def make_padding(s: Mapping[str, Stage], lengths: Tensor, max_len: int) -> Any:
     """Run the stages of a padding mask."""
-    return s["padding_give"](s["padding"](lengths, max_len), lengths, max_len)
+    rows = s["padding_rows"](s["padding"](lengths, max_len), lengths, max_len)
+    return s["padding_give"](s["padding_axes"](rows), lengths, max_len)
 
 
 def _causal_probes() -> list[Probe]:

@@ -9,7 +9,8 @@ from torch import nn
 import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, driven
-from mha.check.exercises.pruning import CUT, Weights, cut, layer_of, look_at, making
+from mha.check.exercises.pruning import CUT, Weights, cut, layer_of, look_at, making, weights_of
+from mha.check.outcome import run
 
 
 def shard_heads(num_heads: int, world_size: int) -> list[list[int]]:
@@ -82,6 +83,27 @@ def _giving_shards(answer: Any) -> Any:
     return driven(answer, use) if callable(answer) else answer
 
 
+def _of_an_uneven_share(answer: Any) -> str | None:
+    """Say that six heads are given to four ranks without an error, and not all of them whole, if they are."""
+
+    def share() -> list[int]:
+        shards = making(answer, layer_of(24, 6), 4)
+        return [len(weights_of(one)["W_q"]) for one in shards]
+
+    rows = run(share, {}).value
+    if rows is None or (sum(rows) == 24 and all(n % 4 == 0 for n in rows)):
+        return None
+    return "Six heads for four ranks are taken, and cut through or left out: refuse what does not divide."
+
+
 HEAD_SHARDS = Exercise(
-    "head_shards", "(layer, world_size)", mha.head_shards, SHARD, shard, _shard_probes, _giving_shards
+    "head_shards",
+    "(layer, world_size)",
+    mha.head_shards,
+    SHARD,
+    shard,
+    _shard_probes,
+    _giving_shards,
+    _of_an_uneven_share,
+    sources=lambda arguments: weights_of(arguments["layer"]),
 )

@@ -231,5 +231,12 @@ def _giving_weights(answer: Any) -> Any:
 
 
 PRUNE_HEADS = Exercise(
-    "prune_heads", "(layer, keep)", mha.prune_heads, PRUNE, prune, _prune_probes, _giving_weights
+    "prune_heads",
+    "(layer, keep)",
+    mha.prune_heads,
+    PRUNE,
+    prune,
+    _prune_probes,
+    _giving_weights,
+    sources=lambda arguments: weights_of(arguments["layer"]),
 )

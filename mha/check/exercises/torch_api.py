@@ -10,7 +10,7 @@ import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven
 from mha.check.exercises.inputs import qkv, random_mask, random_tensors
-from mha.check.exercises.masks import causal
+from mha.check.exercises.masks import causal, causal_sense
 
 
 def torch_layer(layer: nn.MultiheadAttention) -> nn.MultiheadAttention:
@@ -71,6 +71,11 @@ def torch_mha(
     return s["torch_give"](*s["torch_after"](output, weights, keep))
 
 
+def sdpa_keep(keep: Tensor | None) -> Tensor | None:
+    """As it comes: True is 'may attend'."""
+    return keep
+
+
 def sdpa_join(keep: Tensor | None, causal: Tensor) -> Tensor:
     """Both have to allow it."""
     return causal if keep is None else keep & causal
@@ -87,7 +92,9 @@ def sdpa_call(Q: Tensor, K: Tensor, V: Tensor, keep: Tensor | None) -> Any:
 
 
 TORCH_SDPA: dict[str, Stage] = {
+    "sdpa_keep": sdpa_keep,
     "causal": causal,
+    "causal_sense": causal_sense,
     "sdpa_join": sdpa_join,
     "sdpa_mask": sdpa_mask,
     "sdpa_call": sdpa_call,
@@ -103,8 +110,9 @@ def torch_sdpa(
     causal: bool = False,
 ) -> Any:
     """Run the stages of a call of F.scaled_dot_product_attention."""
+    keep = s["sdpa_keep"](keep)
     if causal:
-        keep = s["sdpa_join"](keep, s["causal"](Q.size(-2), K.size(-2)))
+        keep = s["sdpa_join"](keep, s["causal_sense"](s["causal"](Q.size(-2), K.size(-2))))
     return s["sdpa_call"](Q, K, V, None if keep is None else s["sdpa_mask"](keep))
 
 

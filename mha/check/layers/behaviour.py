@@ -55,6 +55,18 @@ def truncates(answer: Callable[..., Any], like: Built) -> Mistake | None:
     return known.NOT_DIVISIBLE if run(leaves_out, {}).value else None
 
 
+def takes_uneven_heads(answer: Callable[..., Any], like: Built) -> str | None:
+    """Say what becomes of a width that heads do not divide, if a class takes it and loses no numbers."""
+    made = run(lambda: make(answer, 10, 3), {})
+    if made.error is not None:
+        return None
+    built = replace(like, answer=made.value, d_model=10, num_heads=3)
+    x = torch.randn(1, 2, 10, generator=torch.Generator().manual_seed(0))
+    called = run(lambda: built(x, x, x), {})
+    then = "that is an error only once it is called" if called.error else "its heads have another width"
+    return f"It can be made with d_model=10 and num_heads=3, and {then}: refuse that in __init__."
+
+
 def _has_a_row_of_zeros(x: Tensor) -> bool:
     """Whether all is 0 in a row, or along any other axis in a part of it."""
     return any((x.movedim(axis, 0).flatten(1) == 0).all(dim=1).any() for axis in range(x.ndim))
@@ -303,30 +315,6 @@ def only_rounded(probe: Probe, outcome: Outcome) -> bool:
         return False
     tensors = [x for x in (value if isinstance(value, tuple) else [value]) if isinstance(x, Tensor)]
     return any(x.dtype != probe.arguments["Q"].dtype for x in tensors)
-
-
-class _Narrowed(TorchFunctionMode):
-    """Notices whether numbers of float64 become float32 on the way."""
-
-    seen = False
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        value = function(*args, **(kwargs or {}))
-        wide = any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in args)
-        self.seen |= wide and isinstance(value, Tensor) and value.dtype == torch.float32
-        return value
-
-
-def computes_in_float32(built: Built, probe: Probe) -> bool:
-    """See whether a layer computes in float32 whatever comes, as with softmax(…, dtype=torch.float32)."""
-    mode = _Narrowed()
-
-    def watched(*arguments: Any) -> Any:
-        with mode:
-            return built(*arguments)
-
-    run(watched, probe.arguments)
-    return mode.seen
 
 
 def in_masked_half(built: Built, probe: Probe) -> tuple[Mistake, str] | None:

@@ -64,7 +64,7 @@ from mha.check.layers.verdict import (
     told,
 )
 from mha.check.mistakes import layer as known
-from mha.check.outcome import Outcome, run, same
+from mha.check.outcome import Outcome, computes_in_float32, run, same
 from mha.check.result import Result
 from mha.check.weights import Projections, find_projections, find_some_projections, width_of
 
@@ -177,14 +177,17 @@ def _mark_class(answer: Callable[..., Any], given: _Given) -> Result:
         built = f"check.multi_head_attention({_name(answer)}(…))"
         return replace(refusal, message=f"{refusal.message}\n  Give it a layer that is built: {built}")
     if not isinstance(made.value, nn.Module):
-        told = refused(f"{_name(answer)} has to be an nn.Module, so that its weights can be trained")
-        return replace(told, mistakes=(known.NO_MODULE,))
+        no_module = refused(f"{_name(answer)} has to be an nn.Module, so that its weights can be trained")
+        return replace(no_module, mistakes=(known.NO_MODULE,))
     built = _called_as(Built(made.value, d_model, num_heads, PLAIN), given)
     if isinstance(built, Result):
         return built
     result = _mark(built, given.own, fresh=True, strict=follows_the_exercise(answer))
     if result.passed:
         result = _class_behaviour(answer, built, made) or result
+    if result.passed and follows_the_exercise(answer):
+        uneven = layer_behaviour.takes_uneven_heads(answer, built)
+        result = result if uneven is None else told(result, uneven)
     return _strictly(answer, built, result) if given.call is None else result
 
 
@@ -322,7 +325,7 @@ def _mark(
     if isinstance(built.answer, nn.Module) and not all(map(is_made, built.answer.parameters())):
         run(built, probes[0].arguments)  # lazy layers make their weights in the first call
     unused = replace(built, answer=run(lambda: copy.deepcopy(built.answer), {}).value)
-    if built.like is None and layer_behaviour.computes_in_float32(built, probes[2]):
+    if built.like is None and computes_in_float32(built, probes[2].arguments):
         built = replace(built, like=torch.empty(0, dtype=torch.float32))
         unused = replace(unused, like=built.like)
         probes, remarks = _probes(built), ["It computes in float32 inside, so that is where it was compared."]

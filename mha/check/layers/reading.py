@@ -1,6 +1,5 @@
 """Reading a layer: what its weights are taken for, and what it is held against."""
 
-import functools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +22,6 @@ from mha.check.weights import Projections, find_projections
 from mha.masks import causal_mask
 
 NAME = "multi_head_attention"
-_OF_MASKS = {"mask", "guard"}  # stages that are left out where there is no mask
-_BEHIND_WEIGHTS = {"project_v", "weigh", "merge", "output"}
 
 
 @dataclass(frozen=True)
@@ -61,56 +58,17 @@ class Reading:
 
 
 class _Comparison(Comparison):
-    """Holds an answer against pipelines; of two mistakes that one alone rules out, it tries none.
+    """Holds an answer against pipelines; of several readings, those count whose errors agree in size."""
 
-    There are many thousands of two. What a mistake about masks alters needs a mask to be seen, and what comes
-    behind the weights does not alter them: there the other one has to explain the answer alone.
-    """
-
-    def _named(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
-        return super()._named(list(filter(self._says_the_same, readings)) or readings)
+    def named_as(self, readings: list[tuple[Mistake, ...]]) -> Result | None:
+        return super().named_as(list(filter(self._says_the_same, readings)) or readings)
 
     def _says_the_same(self, mistakes: tuple[Mistake, ...]) -> bool:
         """Whether their errors give the same sizes as the answer's."""
         raised = [i for i, outcome in enumerate(self.given) if outcome.error is not None]
         return all(
-            _told_by(self._with_mistakes(i, mistakes).error) == _told_by(self.given[i].error) for i in raised
+            _told_by(self.with_mistakes(i, mistakes).error) == _told_by(self.given[i].error) for i in raised
         )
-
-    def _reproduces(self, *mistakes: Mistake) -> bool:
-        if len(mistakes) == 2 and (self._ruled_out(*mistakes) or self._ruled_out(*mistakes[::-1])):
-            return False
-        return super()._reproduces(*mistakes)
-
-    def _ruled_out(self, one: Mistake, other: Mistake) -> bool:
-        """Whether `one` makes no difference where `other` is not enough."""
-        if one.replaces.keys() <= _OF_MASKS:
-            return other not in self._explain_unmasked
-        behind = one.replaces.keys() <= _BEHIND_WEIGHTS and "give" not in other.replaces
-        return behind and other not in self._explain_weights
-
-    @functools.cached_property
-    def _explain_unmasked(self) -> set[Mistake]:
-        """Those that alone come to the answer's results wherever there is no mask."""
-        unmasked = [i for i, probe in enumerate(self.probes) if "mask" not in probe.arguments]
-
-        def explains(entry: Mistake) -> bool:
-            return all(self._alike(i, self._with_mistakes(i, (entry,))) for i in unmasked)
-
-        return set(filter(explains, self.exercise.mistakes))
-
-    @functools.cached_property
-    def _explain_weights(self) -> set[Mistake]:
-        """Those that alone come to the answer's weights on the last probe; also where that cannot be said."""
-        last = len(self.probes) - 1
-
-        def explains(entry: Mistake) -> bool:
-            given, other = self.given[last].value, self._with_mistakes(last, (entry,)).value
-            if any(not isinstance(value, tuple) or len(value) != 2 for value in (given, other)):
-                return True
-            return same(given[1], other[1])
-
-        return set(filter(explains, self.exercise.mistakes))
 
 
 def _told_by(error: BaseException | None) -> str:

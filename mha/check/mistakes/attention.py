@@ -1038,6 +1038,7 @@ def _(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 # With four heads √d_model is 2·√d_k, and √h is half of d_k, rounded down.
 _LIKE_ANOTHER_IN_A_LAYER = ("softmax-temperature-2", "scale-by-whole-half-of-d_k")
+_RIGHT_IN_A_LAYER = ("scale-by-values",)  # whose values are as wide as its keys
 _OF_NUMBERS = ("mask-of-numbers-added", "mask-of-numbers-added-then-hidden")  # cross-attention makes bools
 
 
@@ -1050,7 +1051,9 @@ def _alone(
     wrong: Stage,
     also: dict[str, Stage] | None = None,
 ) -> None:
-    shown_by_a_layer = stage not in ("take", "give") and id not in _LIKE_ANOTHER_IN_A_LAYER + _OF_NUMBERS
+    shown_by_a_layer = stage not in ("take", "give") and id not in (
+        _LIKE_ANOTHER_IN_A_LAYER + _RIGHT_IN_A_LAYER + _OF_NUMBERS
+    )
     in_function = {} if shown_by_a_layer else {"attention_give": ALONE["attention_give"]}
     mistake(id, title, effect, hint, stage=stage, also=in_function | (also or {}), alone=True)(wrong)
 
@@ -2009,3 +2012,78 @@ for _id, _title, _effect, _wrong in (
         "give",
         _wrong,
     )
+
+for _id, _which, _head in (
+    ("first", "first: it starts at 1", 0),
+    ("last", "last: it ends one too early", -1),
+):
+
+    @mistake(
+        f"softmax-without-{_id}-head",
+        f"The loop over the heads leaves out the {_which}",
+        "The weights of that head stay 0, and so does its part of the output.",
+        "for i in range(num_heads): 0 to num_heads - 1.",
+        stage="softmax",
+        alone=True,
+    )
+    def _(scores: Tensor, d_k: int, head: int = _head) -> Tensor:
+        weights = torch.softmax(scores, dim=-1)
+        weights[:, head] = 0.0
+        return weights
+
+
+_alone(
+    "scale-by-values",
+    "The scores are divided by √d_v, the size of a value",
+    "Right where values are as wide as keys, as they are in a layer.",
+    "divide by the root of what a score sums over: Q.size(-1).",
+    "scale",
+    ALONE["scale"],
+    also={"take": lambda Q, K, V: (Q * math.sqrt(Q.size(-1) / V.size(-1)), K, V)},
+)
+
+
+def _by_tokens(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)
+
+
+for _id, _where, _turned_back in (
+    ("", "; the output is (B, h, L, d_v) again", True),
+    ("-left", ", and the output is left so", False),
+):
+    _alone(
+        f"take-heads-and-tokens-exchanged{_id}",
+        f"Q, K and V are read as (B, L, h, d_k): the heads of a token attend to one another{_where}",
+        "Flax, JAX and FlashAttention lay them out so, torch does not; an error where Lq ≠ Lk.",
+        "here axis 1 is the heads and axis 2 the tokens: no transpose, and einsum over 'bhqd,bhkd->bhqk'.",
+        "take",
+        _by_tokens,
+        also={
+            "give": lambda output, weights, scores, back=_turned_back: (
+                output.transpose(1, 2) if back else output,
+                weights,
+            )
+        },
+    )
+
+
+_alone(
+    "take-as-float32",
+    "All is worked out in float32, and the result is left so",
+    "Half precision does not stay half.",
+    "give back what came: output.to(Q.dtype), weights.to(Q.dtype).",
+    "take",
+    lambda Q, K, V: (Q.float(), K.float(), V.float()),
+)
+_alone(
+    "mask-one-only",
+    "Only 1 counts as 'may attend': mask != 1 is hidden",
+    "Right for bools and for 0 and 1; any other number but 0 allows as well.",
+    "hide where the mask is 0: scores.masked_fill(mask == 0, …).",
+    "mask",
+    lambda scores, mask: scores.masked_fill(mask != 1, torch.finfo(scores.dtype).min),
+    also={
+        "guard": lambda weights, mask: weights.masked_fill(mask != 1, 0.0),
+        "attention_mask": ALONE["attention_mask"],
+    },
+)

@@ -345,6 +345,13 @@ _kept(
     lambda kept, new: new.float() if kept is None else torch.cat([kept, new.float()], dim=2),
 )
 _kept(
+    "cache-starts-in-float32",
+    "It begins with an empty tensor of float32, and what is joined to it becomes float32, too",
+    "Half precision comes back as float32, and does not go together with the queries.",
+    "begin with None; or make the empty tensor of k.dtype.",
+    lambda kept, new: _joined_to_float32(new) if kept is None else torch.cat([kept, new], dim=2),
+)
+_kept(
     "cache-half-precision",
     "Keys and values are kept in half precision, whatever they come as",
     "They come back rounded and as float16, and do not go together with the queries.",
@@ -385,6 +392,10 @@ mistake(
     stage="cache_keys",
     also={"cache_values": lambda kept, new: _stacked(kept, new), "cache_length": lambda c: c.tokens},
 )(lambda kept, new: _stacked(kept, new))
+
+
+def _joined_to_float32(new: Tensor) -> Tensor:
+    return torch.cat([new[:, :, :0].float(), new], dim=2)
 
 
 def _stacked(kept: Tensor | None, new: Tensor) -> Tensor:

@@ -225,7 +225,7 @@ for _id, _title, _wrong in (
     ("last-token-kept", "Only the last token is projected: (B, 1, d_out)", lambda x, W: x[:, -1:] @ W.T),
     ("over-batch", "The examples are added up: (L, d_out)", lambda x, W: (x @ W.T).sum(0)),
     ("over-tokens", "The tokens are added up: (B, d_out)", lambda x, W: (x @ W.T).sum(1)),
-    ("flat", "Examples and tokens share an axis: (B·L, d_out)", lambda x, W: (x @ W.T).flatten(0, 1)),
+    ("flat", "Examples and tokens share an axis: (B·L, d_out)", lambda x, W: x.reshape(-1, x.size(-1)) @ W.T),
     (
         "squeezed",
         "Axes of size 1 are taken away from the projection: squeeze()",

@@ -15,6 +15,7 @@ from mha.check.exercises.loading import (
     bert_is_of_another_kind,
     bert_is_of_another_size,
     bert_names,
+    separate_weights_are_none,
 )
 
 # ---------------------------------------------------------------- weights of nn.MultiheadAttention
@@ -313,6 +314,17 @@ def _(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @mistake(
+    "packed-separate-weights-used",
+    "q_proj_weight, k_proj_weight and v_proj_weight are used, which are None: an error",
+    "They are there only where keys or values have another width (kdim, vdim).",
+    "the usual layer holds all three in in_proj_weight: chunk(3, dim=0).",
+    stage="packed_blocks",
+)
+def _(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+    raise separate_weights_are_none()
+
+
+@mistake(
     "packed-left-packed",
     "The state dict comes back as it is: in_proj_weight and out_proj.weight",
     "W_q, W_k and W_v are still in one.",
@@ -364,8 +376,8 @@ def _(mha: nn.MultiheadAttention) -> dict[str, Tensor]:
     "stay in torch: no .numpy().",
     stage="packed_give",
 )
-def _(weights: dict[str, Tensor]) -> dict[str, str]:
-    return dict.fromkeys(weights, "ndarray")
+def _(weights: dict[str, Tensor]) -> dict[str, Any]:
+    return {name: W.numpy() for name, W in weights.items()}
 
 
 # ---------------------------------------------------------------- weights of BERT
@@ -870,12 +882,16 @@ def _of_another_kind(id: str, kind: str, title: str, hint: str) -> None:
         raise bert_is_of_another_kind(kind)
 
 
-_of_another_kind(
-    "torch-layer",
-    "MultiheadAttention",
+@_given(
+    "bert-given-torch-layer",
     "PyTorch's nn.MultiheadAttention comes back, not mha.MultiHeadAttention",
+    "It cannot be used as a layer of the package.",
     "make a mha.MultiHeadAttention(d_model, num_heads, bias=True); from_torch makes one of PyTorch's.",
 )
+def _(layer: Loaded) -> Loaded:
+    return Loaded(layer, kind=nn.MultiheadAttention.__name__)
+
+
 _of_another_kind(
     "dict",
     "dict",

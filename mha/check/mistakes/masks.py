@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha.check.catalogue import mistake
-from mha.check.exercises.masks import HIDDEN, causal, causal_give, no_keys_given, padding
+from mha.check.exercises.masks import HIDDEN, causal, causal_give, no_keys_given, padding, padding_rows
 
 # ---------------------------------------------------------------- causal
 
@@ -44,10 +44,10 @@ def _(Lq: int, Lk: int | None = None) -> Tensor:
     "The mask marks what is forbidden: True means 'ignore' in it",
     "Each token sees the future only.",
     "here True means may attend: return the complement.",
-    stage="causal",
+    stage="causal_sense",
 )
-def _(Lq: int, Lk: int | None = None) -> Tensor:
-    return ~causal(Lq, Lk)
+def _(mask: Tensor) -> Tensor:
+    return ~mask
 
 
 @mistake(
@@ -90,11 +90,10 @@ def _(Lq: int, Lk: int | None = None) -> Tensor:
     "An additive mask of 0 and -inf comes back",
     "As a mask where True means may attend, it hides all that may be seen.",
     "return bool: True where a query may attend.",
-    stage="causal",
+    stage="causal_sense",
 )
-def _(Lq: int, Lk: int | None = None) -> Tensor:
-    allowed = causal(Lq, Lk)
-    return torch.zeros(allowed.shape).masked_fill(~allowed, float("-inf"))
+def _(mask: Tensor) -> Tensor:
+    return torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
 
 
 @mistake(
@@ -182,11 +181,10 @@ def _(Lq: int, Lk: int | None = None) -> Tensor:
     "An additive mask of 0 and a large negative number comes back",
     "0 is False: read as a mask, it forbids what it should allow.",
     "return bools, True where a query may attend.",
-    stage="causal",
+    stage="causal_sense",
 )
-def _(Lq: int, Lk: int | None = None) -> Tensor:
-    Lk = Lq if Lk is None else Lk
-    return torch.full((Lq, Lk), HIDDEN).triu(diagonal=Lk - Lq + 1)
+def _(mask: Tensor) -> Tensor:
+    return torch.zeros(mask.shape).masked_fill(~mask, HIDDEN)
 
 
 @mistake(
@@ -427,10 +425,10 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
     "The mask is (B, L): the axes of heads and queries are missing",
     "An error, or by accident each example's mask goes to one query.",
     "add them: mask[:, None, None, :].",
-    stage="padding",
+    stage="padding_axes",
 )
-def _(lengths: Tensor, max_len: int) -> Tensor:
-    return padding(lengths, max_len)[:, 0, 0]
+def _(mask: Tensor) -> Tensor:
+    return mask
 
 
 @mistake(
@@ -438,10 +436,10 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
     "The mask is (B, 1, L): one axis is missing",
     "It lines the batch up with the heads.",
     "add axes for heads and queries: mask[:, None, None, :].",
-    stage="padding",
+    stage="padding_axes",
 )
-def _(lengths: Tensor, max_len: int) -> Tensor:
-    return padding(lengths, max_len)[:, 0]
+def _(mask: Tensor) -> Tensor:
+    return mask[:, None]
 
 
 @mistake(
@@ -449,10 +447,10 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
     "The mask is (B, 1, L, 1): it hides queries instead of keys",
     "Real tokens still look at padding.",
     "the keys are the last axis: mask[:, None, None, :].",
-    stage="padding",
+    stage="padding_axes",
 )
-def _(lengths: Tensor, max_len: int) -> Tensor:
-    return padding(lengths, max_len).transpose(-2, -1)
+def _(mask: Tensor) -> Tensor:
+    return mask[:, None, :, None]
 
 
 @mistake(
@@ -505,11 +503,10 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
     "The mask is (B, 1, L, L): padded queries are hidden too",
     "Rows of padded queries are empty; harmless for attention, but not the shape asked for.",
     "one row serves all queries: (B, 1, 1, Lk).",
-    stage="padding",
+    stage="padding_axes",
 )
-def _(lengths: Tensor, max_len: int) -> Tensor:
-    keys = padding(lengths, max_len)
-    return keys & keys.transpose(-2, -1)
+def _(mask: Tensor) -> Tensor:
+    return mask[:, None, None] & mask[:, None, :, None]
 
 
 @mistake(
@@ -517,10 +514,10 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
     "The mask is (B, L, 1, 1): the axes are added at the end",
     "Scores are (B, h, Lq, Lk): the tokens would be taken for heads.",
     "keys are the last axis: mask[:, None, None, :].",
-    stage="padding",
+    stage="padding_axes",
 )
-def _(lengths: Tensor, max_len: int) -> Tensor:
-    return (torch.arange(max_len) < lengths[:, None])[:, :, None, None]
+def _(mask: Tensor) -> Tensor:
+    return mask[:, :, None, None]
 
 
 @mistake(
@@ -528,10 +525,10 @@ def _(lengths: Tensor, max_len: int) -> Tensor:
     "The mask is (1, 1, B, L): the axes are added in front",
     "Examples are taken for queries: each hides the keys of others.",
     "the batch stays in front: mask[:, None, None, :].",
-    stage="padding",
+    stage="padding_axes",
 )
-def _(lengths: Tensor, max_len: int) -> Tensor:
-    return (torch.arange(max_len) < lengths[:, None])[None, None]
+def _(mask: Tensor) -> Tensor:
+    return mask[None, None]
 
 
 @mistake(
@@ -550,7 +547,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "The first length is used for all examples",
     "All masks are alike.",
     "compare with lengths[:, None]: a row for each example.",
-    stage="padding_give",
+    stage="padding_rows",
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return mask[:1].expand_as(mask)
@@ -561,7 +558,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "The mask is as long as the longest example, not max_len",
     "It does not fit keys that are padded further.",
     "torch.arange(max_len): the length is given.",
-    stage="padding_give",
+    stage="padding_rows",
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return mask[..., : int(lengths.max())]
@@ -572,7 +569,7 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "No padding is masked",
     "The padding is seen.",
     "True up to each length: torch.arange(max_len) < lengths[:, None].",
-    stage="padding_give",
+    stage="padding_rows",
     also={"padding": padding},
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
@@ -584,10 +581,10 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "An example of length 0 shows its first token",
     "That token is padding.",
     "use the lengths as they are: a row may be False throughout.",
-    stage="padding_give",
+    stage="padding_rows",
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
-    return mask | ((lengths == 0)[:, None, None, None] & (torch.arange(max_len) == 0))
+    return mask | ((lengths == 0)[:, None] & (torch.arange(max_len) == 0))
 
 
 @mistake(
@@ -595,11 +592,11 @@ def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     "Only the first token behind each example is True: == in place of <",
     "Neither the tokens nor the rest of the padding are marked.",
     "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
-    stage="padding_give",
+    stage="padding_rows",
     also={"padding": padding},
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
-    return torch.arange(max_len) == lengths[:, None, None, None]
+    return torch.arange(max_len) == lengths[:, None]
 
 
 @mistake(
@@ -629,17 +626,17 @@ def _only_first(lengths: Tensor, rest: int) -> Tensor:
 
 
 def _hidden_by_index(lengths: Tensor, max_len: int) -> Tensor:
-    mask = torch.ones(len(lengths), 1, 1, max_len, dtype=torch.bool)
+    mask = torch.ones(len(lengths), max_len, dtype=torch.bool)
     for row, length in zip(mask, lengths.tolist()):
-        row[..., length] = False
+        row[length] = False
     return mask
 
 
-def _padded(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor, int], Any]) -> None:
-    """Enter a mask of padding that is made from the start in another way."""
+def _padded(id: str, title: str, effect: str, hint: str, made: Callable[[Tensor, int], Tensor]) -> None:
+    """Enter other rows (B, L) than those that are True for real tokens."""
 
-    @mistake(id, title, effect, hint, stage="padding_give", also={"padding": padding})
-    def _(mask: Tensor, lengths: Tensor, max_len: int) -> Any:
+    @mistake(id, title, effect, hint, stage="padding_rows", also={"padding": padding})
+    def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
         return made(lengths, max_len)
 
 
@@ -649,18 +646,18 @@ def _not_a_column(id: str, how: str, shape: Callable[[Tensor], Tensor], usual: b
     Args:
         usual: to be looked for wherever padding is masked, not only where nothing but its mask is made.
     """
-    stages = {"stage": "padding"} if usual else {"stage": "padding_give", "also": {"padding": padding}}
+    only_here = {} if usual else {"padding_rows": padding_rows}
 
     @mistake(
         f"padding-lengths-not-a-column{id}",
         f"lengths, (B,), meets the positions, (L,), without an axis of its own{how}",
         "Each length is compared with one position: an error, or a mask without examples.",
         "make lengths a column: positions < lengths[:, None] is (B, L).",
-        **stages,
+        stage="padding",
+        also={"padding_axes": shape, **only_here},
     )
-    def _(*arguments: Any) -> Tensor:
-        lengths, max_len = arguments[-2:]
-        return shape(torch.arange(max_len) < lengths)
+    def _(lengths: Tensor, max_len: int) -> Tensor:
+        return torch.arange(max_len) < lengths
 
 
 _not_a_column("", "", lambda mask: mask[:, None, None, :], usual=True)
@@ -668,6 +665,17 @@ _not_a_column("-in-front", "; axes are added in front", lambda mask: mask[None, 
 _not_a_column("-left", ", and none is added", lambda mask: mask)
 _not_a_column("-viewed", "; it is viewed as (B, 1, 1, L)", lambda mask: mask.view(-1, 1, 1, mask.size(0)))
 _not_a_column("-unsqueezed", "; axes are added by unsqueeze", lambda mask: mask.unsqueeze(1).unsqueeze(1))
+mistake(
+    "padding-lengths-not-a-column-viewed-in-full",
+    "lengths, (B,), meets the positions, (L,), without an axis of its own; view makes it (B, 1, 1, L)",
+    "Each length is compared with one position: there are too few numbers for B rows, an error.",
+    "make lengths a column: positions < lengths[:, None] is (B, L).",
+    stage="padding",
+    also={
+        "padding_axes": lambda mask: mask,
+        "padding_give": lambda mask, lengths, max_len: mask.view(len(lengths), 1, 1, max_len),
+    },
+)(lambda lengths, max_len: torch.arange(max_len) < lengths)
 _padded(
     "padding-full-hidden",
     "An example without padding is hidden altogether: its slice [-0:] is everything",
@@ -687,14 +695,14 @@ _padded(
     "Only the last token of each example is hidden",
     "It is a real one, and all of the padding is seen.",
     "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
-    lambda lengths, max_len: torch.arange(max_len) != lengths[:, None, None, None] - 1,
+    lambda lengths, max_len: torch.arange(max_len) != lengths[:, None] - 1,
 )
 _padded(
     "padding-last-only",
     "Only the last token of each example is True",
     "Neither the tokens before it nor the padding are marked.",
     "all tokens before the length: torch.arange(max_len) < lengths[:, None].",
-    lambda lengths, max_len: torch.arange(max_len) == lengths[:, None, None, None] - 1,
+    lambda lengths, max_len: torch.arange(max_len) == lengths[:, None] - 1,
 )
 _padded(
     "padding-as-wide-as-batch",
@@ -703,26 +711,36 @@ _padded(
     "torch.arange(max_len): the length is given.",
     lambda lengths, max_len: padding(lengths, len(lengths)),
 )
-_padded(
+
+
+@mistake(
     "padding-examples-as-heads",
     "The mask is (1, B, 1, L): the examples stand where the heads belong",
     "Scores are (B, h, Lq, Lk): an error, or each head gets the mask of an example.",
     "the batch stays in front: mask[:, None, None, :].",
-    lambda lengths, max_len: padding(lengths, max_len).transpose(0, 1),
+    stage="padding_axes",
 )
-_padded(
+def _(mask: Tensor) -> Any:
+    return mask[None, :, None]
+
+
+@mistake(
     "padding-transposed",
     "Positions and examples are exchanged: the mask is (L, 1, 1, B)",
     "The tokens are taken for examples.",
     "one row for each example: torch.arange(max_len) < lengths[:, None] is (B, L).",
-    lambda lengths, max_len: padding(lengths, max_len).transpose(0, -1),
+    stage="padding_axes",
 )
+def _(mask: Tensor) -> Any:
+    return mask.mT[:, None, None]
+
+
 _padded(
     "padding-to-zero",
     "An example counts as real throughout if its length is not 0",
     "The padding is seen; lengths are taken for token ids.",
     "lengths says how many tokens are real: torch.arange(max_len) < lengths[:, None].",
-    lambda lengths, max_len: (lengths != 0)[:, None, None, None].expand(-1, 1, 1, max_len),
+    lambda lengths, max_len: (lengths != 0)[:, None].expand(-1, max_len),
 )
 _padded(
     "padding-longest-length",
@@ -792,22 +810,26 @@ _padded(
     "A mask (L, B) is viewed as (B, 1, 1, L), without a transpose",
     "The right shape, and the numbers of several examples in each row.",
     "compare positions with lengths[:, None], so that the examples come first.",
-    lambda lengths, max_len: (torch.arange(max_len)[:, None] < lengths).view(-1, 1, 1, max_len),
+    lambda lengths, max_len: (torch.arange(max_len)[:, None] < lengths).view(-1, max_len),
 )
 _padded(
     "padding-one-hidden-by-index",
     "Only the token at position length is hidden: mask[i, length] = False",
     "The rest of the padding is seen; without padding there is no such token, an error.",
     "hide all from there on: mask[i, length:] = False.",
-    lambda lengths, max_len: _hidden_by_index(lengths, max_len),
+    _hidden_by_index,
 )
-_padded(
+
+
+@mistake(
     "padding-list",
     "The mask of padding comes as a list of lists",
     "PyTorch masks with tensors only.",
     "torch.tensor(rows) makes a tensor of it.",
-    lambda lengths, max_len: padding(lengths, max_len).tolist(),
+    stage="padding_axes",
 )
+def _(mask: Tensor) -> Any:
+    return mask[:, None, None].tolist()
 
 
 # ---------------------------------------------------------------- two slips in one line
@@ -844,36 +866,8 @@ def _(mask: Tensor) -> Tensor:
     "True marks the padding, but not its first token: > in place of <",
     "A model with it looks at nothing but padding.",
     "True means may attend: positions < lengths.",
-    stage="padding_give",
+    stage="padding_rows",
     also={"padding": padding},
 )
 def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
     return ~padding(lengths + 1, max_len)
-
-
-def _without_axes(id: str, title: str, hint: str, made: Callable[[Tensor, int], Tensor]) -> None:
-    effect = "A mask of (B, L) broadcasts as (Lq, Lk): an error, or each example's mask goes to one query."
-
-    @mistake(id, title, effect, hint, stage="padding_give", also={"padding": padding})
-    def _(mask: Tensor, lengths: Tensor, max_len: int) -> Tensor:
-        return made(lengths, max_len)[:, 0, 0]
-
-
-_without_axes(
-    "padding-inverted-no-axes",
-    "True marks the padding, and the axes of heads and queries are missing",
-    "positions < lengths[:, None], then mask[:, None, None, :].",
-    lambda lengths, max_len: ~padding(lengths, max_len),
-)
-_without_axes(
-    "padding-one-too-many-no-axes",
-    "One token of padding is taken for real (<= in place of <), and the two axes in between are missing",
-    "positions are counted from 0: positions < lengths[:, None], then mask[:, None, None, :].",
-    lambda lengths, max_len: padding(lengths + 1, max_len),
-)
-_without_axes(
-    "padding-one-too-few-no-axes",
-    "The last real token is taken for padding, and the axes of heads and queries are missing",
-    "positions are counted from 0: positions < lengths[:, None], then mask[:, None, None, :].",
-    lambda lengths, max_len: padding(lengths - 1, max_len),
-)

@@ -47,6 +47,20 @@ def _(num_heads: int, world_size: int) -> list[list[int]]:
 
 
 @mistake(
+    "shard-pieces-of-world-size",
+    "split(world_size) in place of chunk(world_size): pieces of world_size rows, not world_size pieces",
+    "torch.split takes the size of a piece. Most rows are on no rank, and heads are cut through.",
+    "W.chunk(world_size, dim=0); or split by h/n·d_k rows.",
+    stage="shard_heads",
+    also={
+        "prune_rows": lambda heads, d_k, num_heads: torch.tensor(heads),
+    },
+)
+def _(num_heads: int, world_size: int) -> list[list[int]]:
+    return [list(range(rank * world_size, (rank + 1) * world_size)) for rank in range(world_size)]
+
+
+@mistake(
     "shard-world-size-heads",
     "Each rank gets world_size heads",
     "There are num_heads / world_size for each: some heads are on no rank, or some ranks have too few.",

@@ -1691,6 +1691,17 @@ def _(slopes: list[float], between: list[float], h: int) -> list[float]:
 
 
 @mistake(
+    "alibi-between-first-and-cut",
+    "For h not a power of two, the slopes in between come first, then those of the power of two, cut at h",
+    "Slopes of the power of two are lost, and the others are too many.",
+    "first the slopes of the power of two, then those in between, as many as are missing.",
+    stage="alibi_order",
+)
+def _(slopes: list[float], between: list[float], h: int) -> list[float]:
+    return slopes if h == len(slopes) else (between + slopes)[:h]
+
+
+@mistake(
     "alibi-not-cut-at-all",
     "All the slopes in between are added, whatever h is",
     "Twice the power of two comes back, even where h is one itself.",

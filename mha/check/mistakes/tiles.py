@@ -1107,3 +1107,14 @@ def _(output: Tensor, block: int, Q: Tensor) -> Tensor:
 )
 def _(output: Tensor, block: int, Q: Tensor) -> Tensor:
     return output.transpose(1, 2).flatten(2)
+
+
+@mistake(
+    "tile-scale-by-values",
+    "The scores are divided by √d_v: d_k is read off the values",
+    "Right where values are as wide as keys.",
+    "divide by the root of what a score sums over: Q.size(-1).",
+    stage="tile_fill",
+)
+def _(K: Tensor, V: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    return K * math.sqrt(K.size(-1) / V.size(-1)), V

@@ -623,6 +623,17 @@ def _(keep: Tensor) -> Tensor:
 
 
 @mistake(
+    "sdpa-keep-inverted",
+    "keep is inverted, as nn.MultiheadAttention would want it, the causal mask is not",
+    "Attention falls on what should be hidden: in F.scaled_dot_product_attention True means 'may attend'.",
+    "pass keep as it is.",
+    stage="sdpa_keep",
+)
+def _(keep: Tensor | None) -> Tensor | None:
+    return None if keep is None else ~keep
+
+
+@mistake(
     "sdpa-mask-as-floats",
     "The mask is passed as floats, 1.0 and 0.0",
     "It is added to the scores: nothing is hidden.",
