@@ -30,7 +30,7 @@ def test_a_mistake_in_one_branch_is_named_with_the_inputs_that_take_it():
     result = mark(EXERCISES[ATTENTION], attention)
     assert ids(result) == ["mask-ignored"]
     assert "The mask has no effect, on some inputs only\n" in result.message
-    assert "So it does on a mask of 0 and 1, a mask of 0 and 2, and not on 14 others" in result.message
+    assert "So it does on a mask of 0 and 1, a mask of 0 and 2, and not on 15 others" in result.message
 
 
 def test_a_branch_that_goes_wrong_in_a_way_of_its_own_has_no_name():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mha.check import evidence
 from mha.check.catalogue import Mistake, pairs_of
-from mha.check.errors import alike_in_kind, what_it_says
+from mha.check.errors import alike_in_kind, kind_of, what_it_says
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
 from mha.check.outcome import Outcome, alike, attempt, computes_in_float32, dtypes_of, run, same
@@ -26,6 +26,7 @@ from mha.check.result import Result, named
 from mha.check.unlisted import Unlisted
 
 MANY = 4  # as many readings as a verdict lists that come to the same
+PATIENCE = 25_000  # as many pairs of mistakes are tried though each alone does not bear them out
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
@@ -129,13 +130,16 @@ class Comparison:
 
     def two_mistakes(self) -> Result | None:
         """Return the verdict if two mistakes together explain every probe."""
+        if self._is_foreign():
+            return None
         surprises = self._surprises()
         result = self.named_as([pair for pair, n in surprises.items() if n == 0 and self._reproduces(*pair)])
-        if result is not None or self._raises_otherwise():
+        if result is not None:
             return result
         # One mistake can bring another to light that alone would not show.
-        others = (pair for pair, n in surprises.items() if n and not any(entry.alone for entry in pair))
-        return self.named_as([pair for pair in others if self._reproduces(*pair)])
+        others = [pair for pair, n in surprises.items() if n]
+        others.sort(key=lambda pair: any(entry.alone for entry in pair))  # those with a rare one last
+        return self.named_as([pair for pair in others[:PATIENCE] if self._reproduces(*pair)])
 
     def _surprises(self) -> dict[tuple[Mistake, Mistake], int]:
         """Count for each two mistakes the probes on which one would have to alter what the other does.
@@ -165,12 +169,11 @@ class Comparison:
         """Whether a mistake does not show on probe i."""
         return alike(self.with_mistakes(i, (entry,)), self.wanted[i])
 
-    def _raises_otherwise(self) -> bool:
-        """Whether what first goes wrong is an error that no known mistake raises there."""
-        first = self.wrong[0]
-        said = what_it_says(self.given[first].error)
-        known = (self.with_mistakes(first, (entry,)).error for entry in self.exercise.mistakes)
-        return said is not None and said not in map(what_it_says, known)
+    def _is_foreign(self) -> bool:
+        """Whether an error or a kind of result comes that no mistake makes: then no two need be tried."""
+        telling = self._most_telling_first[0]
+        known = (self.with_mistakes(telling, (entry,)) for entry in self.exercise.mistakes)
+        return not _kinds(self.given[telling]) <= set().union(*map(_kinds, known))
 
     def unknown(self) -> Result:
         """Return the verdict on what nothing in the catalogue explains on every probe."""
@@ -286,6 +289,8 @@ class Comparison:
             lines.append(f"  On {self.probes[first].shows} it raises {raised}")
         elif parts is not None:
             lines.append(f"  On {self.probes[first].shows}: {parts}.")
+        if all(outcome.error is not None for outcome in self.given):
+            lines.append("  It raises on every input: whether more is wrong shows once this is mended.")
         return "\n".join(lines)
 
     def raised(self, i: int) -> str | None:
@@ -407,6 +412,18 @@ def _is_vague(value: Any) -> bool:
     """Whether a tensor, or the first of several, has NaN in it or is of half precision."""
     first = value[0] if isinstance(value, tuple) and value else value
     return isinstance(first, Tensor) and (first.element_size() == 2 or bool(first.isnan().any()))
+
+
+def _kinds(outcome: Outcome) -> set[str]:
+    """Return the kind of an error, or those of a value and of all that is in it."""
+
+    def kinds(value: Any) -> set[str]:
+        inner = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+        )
+        return {type(value).__name__}.union(*map(kinds, inner))
+
+    return kinds(outcome.value) if outcome.error is None else {kind_of(outcome.error)}
 
 
 def _is_mask(value: Any) -> bool:

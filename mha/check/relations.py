@@ -72,6 +72,27 @@ ROW_FACTORS = behaviour(
     "Rows are not divided by what they sum to: by another sum, twice, or not at all.",
     "divide each row of exponentials by its own sum, once.",
 )
+HIDES_TOO_MUCH = behaviour(
+    "mask-hides-too-much",
+    "mask",
+    "Keys that may be seen get no weight; the others share it among them",
+    "More is hidden than the mask says, or than there is to hide.",
+    "hide what the mask forbids, query by query, and nothing else: cut no key off.",
+)
+ROUNDED = behaviour(
+    "result-rounded",
+    "result",
+    "The numbers are right to two or three digits only",
+    "Something is worked out in half precision on the way, or a small number is added where none belongs.",
+    "keep the dtype that comes in throughout; no .half(), no .bfloat16(), no + 1e-3.",
+)
+ZEROED = behaviour(
+    "result-zero-in-part",
+    "guard",
+    "Whole rows are 0 that should not be; all the others are right",
+    "Where one query has nothing to see, others that have are silenced with it.",
+    "ask row by row: mask.any(dim=-1, keepdim=True) keeps a True or False for each query.",
+)
 BENT = behaviour(
     "softmax-of-bent-scores",
     "softmax",
@@ -103,7 +124,7 @@ def relation(pairs: Sequence[Pair]) -> tuple[Mistake, str] | None:
         said = None if parts is None else find(parts)
         if said is not None:
             return entry, said
-    for entry, say in ((ROW_FACTORS, _rows_times_numbers), (BENT, _bent)):
+    for entry, say in _OF_ROWS:
         said = say(pairs)
         if said is not None:
             return entry, said
@@ -318,6 +339,65 @@ def _rows_times_numbers(pairs: Sequence[Pair]) -> str | None:
     return None if shown is None else f"There a row is {number(shown)} times what it should be."
 
 
+def _zero_in_part(pairs: Sequence[Pair]) -> str | None:
+    shown = None
+    for given, wanted in pairs:
+        tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
+        if not tensors or not all(g.shape == w.shape and g.ndim >= 3 for g, w in tensors):
+            return None
+        for g, w in tensors:
+            right = g.double().isclose(w.double(), rtol=1e-3, atol=1e-4, equal_nan=True).all(dim=-1)
+            if not right.any() or not (g[~right] == 0).all():
+                return None
+            shown = (~right).nonzero()[0].tolist() if shown is None and not right.all() else shown
+    return None if shown is None else f"The first of them is [{', '.join(map(str, shown))}]."
+
+
+def _rounded(pairs: Sequence[Pair]) -> str | None:
+    largest = 0.0
+    for given, wanted in pairs:
+        tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
+        if not tensors or not all(g.shape == w.shape and g.is_floating_point() for g, w in tensors):
+            return None
+        if any(g.dtype != w.dtype for g, w in tensors):
+            return None
+        for g, w in ((g.double(), w.double()) for g, w in tensors):
+            away = (g - w).abs()
+            if not bool((away <= 0.02 * w.abs().max().clamp_min(1e-6)).all()):
+                return None
+            largest = max(largest, float(away.max()))
+    return f"They are off by {largest:.1g} at most."
+
+
+def _hides_too_much(pairs: Sequence[Pair]) -> str | None:
+    shown = None
+    for given, wanted in pairs:
+        if not all(isinstance(value, tuple) and len(value) == 2 for value in (given, wanted)):
+            return None
+        one, other = given[1], wanted[1]
+        if not isinstance(one, Tensor) or one.shape != other.shape or one.ndim != 4:
+            return None
+        coarse = 2e-2 if one.element_size() == 2 else 1e-3
+        one, other = one.double(), other.double()
+        kept = one > 0
+        factor = (one / other.clamp_min(1e-300)).masked_fill(~kept, torch.nan)
+        spread = factor.nan_to_num(-torch.inf).amax(dim=-1) - factor.nan_to_num(torch.inf).amin(dim=-1)
+        if (kept & (other == 0)).any() or (spread > coarse * factor.nan_to_num(0.0).amax(dim=-1)).any():
+            return None
+        silenced = (~kept & (other > 1e-3)).nonzero()
+        if shown is None and len(silenced):
+            b, h, q, k = silenced[0].tolist()
+            shown = f"In example {b}, head {h}, query {q} does not see key {k}."
+    return shown
+
+
+_OF_ROWS: tuple[tuple[Mistake, Callable[[Sequence[Pair]], str | None]], ...] = (
+    (ZEROED, _zero_in_part),
+    (HIDES_TOO_MUCH, _hides_too_much),
+    (ROW_FACTORS, _rows_times_numbers),
+    (ROUNDED, _rounded),
+    (BENT, _bent),
+)
 _OF_WHOLE_RESULTS: tuple[tuple[Mistake, Callable[[Sequence[Pair]], str | None]], ...] = (
     (OTHER_SCALE, _scale),
     (OTHER_DTYPE, _has_another_dtype),

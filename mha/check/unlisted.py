@@ -14,6 +14,7 @@ from torch import Tensor
 from mha.check import evidence
 from mha.check.catalogue import Mistake, behaviour
 from mha.check.errors import cause
+from mha.check.leaks import hidden_keys, leak
 from mha.check.mistakes.behaviour import NOTHING_GIVEN
 from mha.check.origin import origin
 from mha.check.outcome import Outcome, same
@@ -48,6 +49,8 @@ class Unlisted:
         looks = (
             self._in_a_branch,
             self._part_by_part,
+            self._nearly,
+            self._leaking,
             self._related,
             self._from_elsewhere,
             self._mostly,
@@ -60,7 +63,8 @@ class Unlisted:
 
     def _in_a_branch(self) -> Result | None:
         """Return the verdict if one mistake explains all wrong results, but would also spoil right ones."""
-        if not self.right or all(self.given[i].error is not None for i in self.wrong):
+        # One input, or errors only, would fit too many.
+        if not self.right or sum(self.given[i].error is None for i in self.wrong) < 2:
             return None
         entries = self._explaining(self.wrong, self.of.agrees)
         result = self.of.named_as([(entry,) for entry in entries]) if 0 < len(entries) <= MANY else None
@@ -114,6 +118,51 @@ class Unlisted:
             return [_RIGHT]
         return [(entry,) for entry in self._explaining([*self.wrong, *self.right], agrees)]
 
+    def _leaking(self) -> Result | None:
+        """Return the verdict if hidden keys get weight, and all else is right or one mistake explains it."""
+        ignored = next((entry for entry in self.exercise.mistakes if entry.id == "mask-ignored"), None)
+        if ignored is None or not self._gives_two():
+            return None
+        hiding = [i for i in self.wrong if bool(hidden_keys(self.wanted[i].value[1]).any())]
+        hiding = [i for i in hiding if self.given[i].value[1].element_size() > 2]
+        others = [i for i in range(len(self.probes)) if not bool((self.wanted[i].value[1] == 0).any())]
+        for made in self._explaining_all(others):
+            clash = any(ignored.clashes_with(entry) for entry in made)
+            found = None if clash else leak(self._beside_unmasked(hiding, (*made, ignored)))
+            if found is not None:
+                return self._leaks(made, *found)
+        return None
+
+    def _explaining_all(self, probes: list[int]) -> list[tuple[Mistake, ...]]:
+        """Return () if all is right on these probes, else the mistakes which explain them, if few do."""
+        if not set(probes) & set(self.wrong):
+            return [()]
+        entries = self._explaining(probes, self.of.agrees)
+        return [(entry,) for entry in entries] if len(entries) <= MANY else []
+
+    def _beside_unmasked(
+        self, probes: list[int], mistakes: tuple[Mistake, ...]
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return weights as they are given, as they are right, and as they are under these mistakes."""
+        unmasked = [self.of.with_mistakes(i, mistakes).value for i in probes]
+        if not all(isinstance(value, tuple) for value in unmasked):
+            return []
+        return [
+            (self.given[i].value[1], self.wanted[i].value[1], value[1])
+            for i, value in zip(probes, unmasked, strict=True)
+        ]
+
+    def _leaks(self, made: tuple[Mistake, ...], entry: Mistake, said: str) -> Result:
+        found = (*made, entry)
+        first = self.first
+        lines = [
+            f"{self.exercise.name}: {'; and: '.join(one.title for one in found)}",
+            *(f"  {one.effect}" for one in found),
+            *([f"  {said}"] if said else []),
+            f"  On {self.probes[first].shows}: {self.of.difference(first)}.",
+        ]
+        return self._failed("\n".join(lines), *found)
+
     def _explaining(self, probes: Iterable[int], agrees: Callable[[int, Outcome], bool]) -> list[Mistake]:
         """Return the mistakes which alone come to the same on these probes."""
         order, found = list(probes), []
@@ -122,9 +171,17 @@ class Unlisted:
                 found.append(entry)
         return found
 
+    def _nearly(self) -> Result | None:
+        """Return the verdict if one mistake explains nearly all of the wrong results."""
+        return self._explained_but_for(len(self.wrong) // 5)
+
     def _mostly(self) -> Result | None:
-        """Return the verdict if one mistake explains most of the wrong results, and the first among them."""
-        enough = (len(self.wrong) + 1) // 2
+        """Return the verdict if one mistake explains most of the wrong results."""
+        return self._explained_but_for(len(self.wrong) // 2)
+
+    def _explained_but_for(self, few: int) -> Result | None:
+        """Return the verdict if one mistake explains all wrong results but for a few, and the first one."""
+        enough = len(self.wrong) - few
         shown = [i for i in self.wrong if self.given[i].error is None]
         found: dict[Mistake, list[int]] = {}
         for entry in self.exercise.mistakes:

@@ -139,6 +139,7 @@ def _attention_probes() -> list[Probe]:
         Probe("a mask that hides by far the best keys", "mask", {**_best_hidden(mask, cross), "mask": mask}),
         Probe("a square mask", "mask", {**square, "mask": random_mask(2, 4, 4)}),
         Probe("a mask of 0 and 1", "mask", {**cross, "mask": mask.long()}),
+        Probe("a mask for each head", "mask", {**cross, "mask": random_mask(2, 4, 5, h=3)}),
         Probe("a mask of 0 and 2", "mask", {**cross, "mask": 2 * mask.long()}),
         Probe("a query with nothing to see", "guard", {**cross, "mask": empty}),
         Probe("all sizes alike, and a query with nothing to see", "guard", {**alike, "mask": empty_alike}),

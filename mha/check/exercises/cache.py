@@ -372,6 +372,7 @@ def _cache_probes() -> list[Probe]:
         ("a reset after one step, values as wide as keys", "cache_reset", measured(prompt, None, again)),
         ("two caches in turn", "cache_new", measured(prompt, SWAP, later, SWAP, later)),
         ("half precision", "cache_keys", measured(*half)),
+        ("many tokens", "cache_keys", measured(*(tokens(L, L, B=1, h=1) for L in (30, 1, 8, 1)))),
         # As some mistakes show in the length, and some raise there, others are looked for without it.
         (
             "lengths never asked for",

@@ -11,7 +11,7 @@ import mha
 from mha.check.catalogue import Stage
 from mha.check.exercise import Exercise, Probe, drawing_nothing, driven, without_none
 from mha.check.exercises.attention import ATTENTION, attention, give_all
-from mha.check.exercises.heads import merge, split
+from mha.check.exercises.heads import SPLIT_ALIKE, merge, split, splitter
 from mha.check.exercises.inputs import random_tensors
 from mha.check.exercises.layer import same_length
 from mha.check.exercises.masks import padding, padding_axes
@@ -69,6 +69,7 @@ CROSS: dict[str, Stage] = {
     "cross_values": cross_values,
     "key_length": same_length,
     "split": split,
+    **SPLIT_ALIKE,
     "cross_lengths": cross_lengths,
     "padding": padding,
     "padding_axes": padding_axes,
@@ -92,9 +93,9 @@ def cross(
     """Run the stages of cross-attention."""
     w, Lq, Lk = Matrices(W_q, W_k, W_v, W_o), x.size(1), memory.size(1)
     memory = s["cross_memory"](memory, x, lengths)
-    q = s["split"](s["cross_queries"](x, memory, w), num_heads)
-    k = s["split"](s["key_length"](s["cross_keys"](x, memory, w), Lq), num_heads)
-    v = s["split"](s["key_length"](s["cross_values"](x, memory, w), Lq), num_heads)
+    q = splitter(s, "q")(s["cross_queries"](x, memory, w), num_heads)
+    k = splitter(s, "k")(s["key_length"](s["cross_keys"](x, memory, w), Lq), num_heads)
+    v = splitter(s, "v")(s["key_length"](s["cross_values"](x, memory, w), Lq), num_heads)
     keep = None
     if lengths is not None:
         keep = s["padding_axes"](s["padding"](s["cross_lengths"](lengths, Lk), Lk))

@@ -57,6 +57,20 @@ def repeat(x: Tensor, n_rep: int) -> Tensor:
     return x.repeat_interleave(n_rep, dim=1)
 
 
+def split_alike(x: Tensor, num_heads: int) -> Tensor:
+    """Queries, keys and values are split alike: this stage is there for mistakes with one of them."""
+    raise NotImplementedError("what is split alike is split by the stage that serves all three")
+
+
+SPLIT_ALIKE: dict[str, Stage] = {f"split_{role}": split_alike for role in "qkv"}
+
+
+def splitter(s: Mapping[str, Stage], role: str) -> Stage:
+    """Return what splits the queries, keys or values."""
+    own = s[f"split_{role}"]
+    return s["split"] if own is split_alike else own
+
+
 def _split_probes() -> list[Probe]:
     shapes = [(1, 1, 4), (1, 3, 8), (2, 3, 12), (2, 4, 12)]
     tensors = random_tensors(*shapes)

@@ -18,8 +18,12 @@ def qkv(B: int, h: int, Lq: int, Lk: int, d_k: int, d_v: int) -> dict[str, Any]:
     return {"Q": Q, "K": K, "V": V}
 
 
-def random_mask(B: int, Lq: int, Lk: int) -> Tensor:
-    """A mask that differs for each example and hides every key from no query."""
-    mask = torch.rand(B, 1, Lq, Lk, generator=torch.Generator().manual_seed(1)) < 0.5
-    mask[..., 0] = True
-    return mask
+def random_mask(B: int, Lq: int, Lk: int, h: int = 1) -> Tensor:
+    """A mask that differs for each example, and for each of h heads, and hides no query's last key.
+
+    Each key is seen by one query at least, and no query sees them all, if there are four or more.
+    """
+    mask = torch.rand(B, h, Lq, Lk, generator=torch.Generator().manual_seed(1)) < 0.5
+    queries, keys = torch.arange(Lq)[:, None], torch.arange(Lk)
+    mask = mask & ((keys != (queries + 1) % (Lk - 1)) | (Lk < 4))
+    return mask | (keys % Lq == queries) | (keys == Lk - 1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mha.check.catalogue import Stage
 from mha.check.exercises.attention import ATTENTION, attention, give_all
-from mha.check.exercises.heads import merge, repeat, split
+from mha.check.exercises.heads import SPLIT_ALIKE, merge, repeat, split, splitter
 from mha.check.weights import Projections
 
 Inputs = tuple[Tensor, Tensor, Tensor]  # Q, K, V, each (B, L, d_model)
@@ -49,9 +49,9 @@ def layer(
 ) -> Any:
     """Run the stages of the whole layer with the weights `w`."""
     w, inputs, h, Lq = w.to(Q.dtype), (Q, K, V), w.num_heads, Q.size(1)
-    q = s["split"](s["project_q"](inputs, w), h)
-    k = s["split"](s["key_length"](s["project_k"](inputs, w), Lq), h)
-    v = s["split"](s["key_length"](s["project_v"](inputs, w), Lq), h)
+    q = splitter(s, "q")(s["project_q"](inputs, w), h)
+    k = splitter(s, "k")(s["key_length"](s["project_k"](inputs, w), Lq), h)
+    v = splitter(s, "v")(s["key_length"](s["project_v"](inputs, w), Lq), h)
     if w.kv_heads is not None:  # each is there for all heads that share it: cut down to one, and repeated
         copies = h // w.kv_heads
         k, v = (s["repeat"](x[:, ::copies], copies) for x in (k, v))
@@ -66,6 +66,7 @@ LAYER: dict[str, Stage] = {
     "project_v": project_v,
     "key_length": same_length,
     "split": split,
+    **SPLIT_ALIKE,
     "merge": merge,
     "output": output,
 }

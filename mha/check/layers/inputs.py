@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mha.check.exercise import Probe
+from mha.check.exercises.inputs import random_mask
 from mha.check.weights import Projections
 from mha.masks import causal_mask, padding_mask
 
@@ -32,14 +33,12 @@ def layer_probes(d_model: int, inputs: int = 3, masked: bool = True) -> list[Pro
     short = together(x(2, 6), x(2, 3), x(2, 3))
     large = together(cross["Q"] * 60, cross["K"] * 60, cross["V"])
     Lq, Lk = cross["Q"].size(1), cross["K"].size(1)
-    mask = torch.rand(2, 1, Lq, Lk, generator=generator) < 0.5
-    mask[..., 0] = True
+    mask = random_mask(2, Lq, Lk)
     empty = mask.clone()
     empty[1, 0, 2] = False
     itself = {"Q": square, "K": square, "V": square}
     causal, padding = causal_mask(6), padding_mask([6, 4], 6)
-    square_mask = torch.rand(2, 1, 6, 6, generator=generator) < 0.5
-    square_mask[..., 0] = True
+    square_mask = random_mask(2, 6, 6)
     half = {name: t.bfloat16() for name, t in cross.items()}
     if inputs == 1:  # what was one tensor stays one
         half = dict.fromkeys("QKV", half["Q"])
@@ -84,10 +83,14 @@ def with_large_masked(probes: list[Probe]) -> list[Probe]:
     return [*probes[: i + 1], Probe("large scores and a mask", "mask", shown), *probes[i + 1 :]]
 
 
-def shorter_masks(d_model: int) -> dict[str, dict[str, Tensor]]:
-    """Return self-attention under masks of fewer numbers, by their shape: not every layer takes those."""
+def other_masks(d_model: int, num_heads: int) -> dict[str, dict[str, Tensor]]:
+    """Return self-attention under masks of other shapes, by these: not every layer takes them."""
     x = torch.randn(2, 6, d_model, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    masks = {"(L, L)": causal_mask(6), "(B, 1, 1, L)": padding_mask([6, 4], 6)}
+    masks = {
+        "(L, L)": causal_mask(6),
+        "(B, 1, 1, L)": padding_mask([6, 4], 6),
+        "(B, h, L, L)": random_mask(2, 6, 6, h=num_heads),
+    }
     return {shape: {"Q": x, "K": x, "V": x, "mask": mask} for shape, mask in masks.items()}
 
 

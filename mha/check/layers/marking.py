@@ -35,7 +35,7 @@ from mha.check.layers.inputs import (
     Weights,
     given_projections,
     layer_probes,
-    shorter_masks,
+    other_masks,
     with_large_masked,
 )
 from mha.check.layers.making import (
@@ -54,6 +54,7 @@ from mha.check.layers.verdict import (
     is_of_a_method,
     named,
     no_projections,
+    of_more_parameters,
     of_shared,
     raised,
     refused,
@@ -185,7 +186,7 @@ def _mark_class(answer: Callable[..., Any], given: _Given) -> Result:
     result = _mark(built, given.own, fresh=True, strict=follows_the_exercise(answer))
     if result.passed:
         result = _class_behaviour(answer, built, made) or result
-    if result.passed and follows_the_exercise(answer):
+    if follows_the_exercise(answer):
         uneven = layer_behaviour.takes_uneven_heads(answer, built)
         result = result if uneven is None else told(result, uneven)
     return _strictly(answer, built, result) if given.call is None else result
@@ -366,7 +367,7 @@ def _mark(
         if result.passed and strict:
             misread = layer_behaviour.misread_mask(built, reading.right)
             result = named(misread) if misread else result
-    result = of_shared(reading.w, result)
+    result = of_more_parameters(built, reading.w, of_shared(reading.w, result))
     if own is not None:
         result = with_own(built, reading, result, own, probes, given)
     return remarked(built, reading, result, remarks, w is None, strict)
@@ -397,11 +398,11 @@ def _in_masked_half(built: Built, result: Result, probes: list[Probe], strict: b
 
 
 def _masks_not_taken(built: Built, reading: Reading) -> list[str]:
-    """Say which masks of fewer numbers than (B, 1, Lq, Lk) a right layer does not read as they broadcast."""
+    """Say which masks of other shapes than (B, 1, Lq, Lk) a right layer does not read as they broadcast."""
     if built.form.mask is None or reading.causal:
         return []
     shapes = []
-    for shape, arguments in shorter_masks(built.d_model).items():
+    for shape, arguments in other_masks(built.d_model, built.num_heads).items():
         probe = Probe(shape, "mask", arguments)
         cast = _cast(built, probe)
         value = run(built, cast).value

@@ -4,6 +4,7 @@ import inspect
 import re
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from mha.check.catalogue import CATALOGUE, Mistake
@@ -45,6 +46,8 @@ def remarked(
         if result.passed:
             return named(entry)
         return replace(told(result, f"{entry.title}."), mistakes=(*result.mistakes, entry))
+    if w.kv_heads is not None and strict and result.passed:
+        return named(known.KEYS_SHARED, f"{built.num_heads} heads share {w.kv_heads} of keys and values.")
     nan = CATALOGUE["mask-empty-row-nan"]
     if nan in result.mistakes and built.call is as_torch_has_it:  # then it is no other that gives NaN, too
         result = replace(result, message=f"{NAME}: {nan.title}\n  {nan.effect}", mistakes=(nan,))
@@ -71,6 +74,22 @@ def remarked(
     for remark in remarks:
         result = told(result, remark)
     return result
+
+
+def of_more_parameters(built: Built, w: Projections, result: Result) -> Result:
+    """Tell the parameters of a wrong layer that are no part of its four projections."""
+    held = [x for name in "qkvo" for kind in "Wb" if (x := getattr(w, f"{kind}_{name}")) is not None]
+    known_numbers = torch.cat([x.flatten().double() for x in held])
+    more = {
+        name: x
+        for name, x in built.parameters.items()
+        if x.numel() and not torch.isin(x.detach().flatten()[:1].double(), known_numbers)
+    }
+    if result.passed or result.mistakes or not more:
+        return result
+    names = ", ".join(f"{name} {tuple(x.shape)}" for name, x in more.items())
+    found = named(known.MORE_PARAMETERS, f"They are {names}.")
+    return replace(found, given=result.given, wanted=result.wanted)
 
 
 def of_shared(w: Projections, result: Result) -> Result:

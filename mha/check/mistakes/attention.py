@@ -2087,3 +2087,27 @@ _alone(
         "attention_mask": ALONE["attention_mask"],
     },
 )
+
+
+def _giving_masked_scores(id: str, fill: str, turned: Callable[[Tensor], Tensor]) -> None:
+    seen: list[Tensor] = []  # the scores of the call that is under way
+
+    def softmax(scores: Tensor, d_k: int) -> Tensor:
+        seen[:] = [scores]
+        return torch.softmax(scores, dim=-1)
+
+    mistake(
+        f"give-scores-masked{id}",
+        f"The masked scores come back in place of the weights, what is hidden as {fill}",
+        "The output is right; the heatmaps show numbers that are no weights.",
+        "return what the softmax made of them.",
+        stage="give",
+        alone=True,
+        also={"softmax": softmax},
+    )(lambda output, weights, scores: (output, turned(seen[0])))
+
+
+_giving_masked_scores("", "the lowest number", lambda scores: scores)
+_giving_masked_scores(
+    "-inf", "-inf", lambda scores: scores.masked_fill(scores == torch.finfo(scores.dtype).min, -math.inf)
+)

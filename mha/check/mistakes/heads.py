@@ -1643,3 +1643,24 @@ _repeated(
         x[:, :, None].expand(-1, -1, n_rep, -1, -1).view(x.size(0), x.size(1) * n_rep, *x.shape[2:])
     ),
 )
+
+
+# ---------------------------------------------------------------- one of queries, keys and values
+
+for _role, _what in (("q", "queries"), ("k", "keys"), ("v", "values")):
+    mistake(
+        f"split-view-only-of-{_what}",
+        f"The {_what} alone are viewed as (B, h, L, d_k) at once, without a transpose",
+        "Their heads hold pieces of some tokens; the others are split as they should be.",
+        "split all three by one function: view(B, L, h, d_k), then transpose(1, 2).",
+        stage=f"split_{_role}",
+        alone=True,
+    )(lambda x, num_heads: x.reshape(x.size(0), num_heads, x.size(1), -1))
+    mistake(
+        f"split-interleaved-of-{_what}",
+        f"The {_what} alone are cut as (d_k, h): their heads take every h-th number",
+        "Heads of two kinds meet: what is compared, or mixed, does not belong together.",
+        "split all three by one function: view(B, L, h, d_k), then transpose(1, 2).",
+        stage=f"split_{_role}",
+        alone=True,
+    )(lambda x, num_heads: x.unflatten(-1, (-1, num_heads)).permute(0, 3, 1, 2))

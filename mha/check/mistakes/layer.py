@@ -1,5 +1,6 @@
 """What goes wrong in the layer as a whole: which weights meet which input, and what becomes of the heads."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ from mha.check.exercises.attention import guard, score, take
 from mha.check.exercises.attention import mask as fill
 from mha.check.exercises.heads import merge, split
 from mha.check.exercises.layer import (
+    LAYER,
     Inputs,
     linear,
     output,
@@ -19,7 +21,7 @@ from mha.check.exercises.layer import (
     same_length,
 )
 from mha.check.weights import Projections
-from mha.positions import sinusoidal_encoding
+from mha.positions import alibi_slopes, sinusoidal_encoding
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -1346,6 +1348,20 @@ SAME_HEAD = behaviour(
     "[layer] * num_heads is a list of one and the same layer; so is one nn.Linear(d_model, d_k) for all.",
     "make one for each: nn.ModuleList([nn.Linear(d_model, d_k) for _ in range(num_heads)]).",
 )
+MORE_PARAMETERS = behaviour(
+    "layer-more-parameters",
+    "project",
+    "It computes something else with parameters of its own, besides the four projections",
+    "The layer has W_q, W_k, W_v and W_o, and their biases at most; nothing else is learned.",
+    "take out what mixes heads, normalises, gates or adds a bias with weights of its own.",
+)
+KEYS_SHARED = behaviour(
+    "layer-heads-share-keys",
+    "project",
+    "Heads share keys and values: W_k and W_v make fewer heads than W_q",
+    "That is grouped-query or multi-query attention, which has less to remember; here each head has its own.",
+    "W_k and W_v are nn.Linear(d_model, d_model), as W_q is.",
+)
 OUTPUT_SHARED = behaviour(
     "layer-output-shared-by-heads",
     "output",
@@ -1437,3 +1453,19 @@ DROPOUT_MISSING = behaviour(
     "In training mode with dropout > 0 two calls agree.",
     "apply it to the weights: self.dropout(weights).",
 )
+
+
+@mistake(
+    "layer-alibi-inside",
+    "ALiBi is built in: each head's scores are lowered by the distance between query and key",
+    "Keys nearby get more weight, in each head by another slope; the layer by itself knows no positions.",
+    "leave positions to the input, or to a layer of that name.",
+    stage="scale",
+    alone=True,
+    also={"project_q": LAYER["project_q"]},
+)
+def _(scores: Tensor, d_k: int, num_heads: int) -> Tensor:
+    Lq, Lk = scores.shape[-2:]
+    distance = (torch.arange(Lq)[:, None] - torch.arange(Lk)).abs()
+    slopes = alibi_slopes(num_heads).to(scores.dtype)[:, None, None]
+    return scores / math.sqrt(d_k) - slopes * distance

@@ -471,3 +471,15 @@ def _(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 )
 def _(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return (*shapes[:3], shapes[4], shapes[3], *shapes[5:])
+
+
+_told(
+    "shapes-head-of-64-joined",
+    "A head is told to have 64 numbers, and the heads joined h times as many",
+    "That is the size in the paper: 512 numbers for 8 heads.",
+    _HEADS_HINT,
+    "shape_split",
+    lambda B, L, d_model, h: (B, h, L, 64),
+    "shape_heads",
+    shape_joined=lambda B, L, d_model, h: (B, L, 64 * h),
+)
