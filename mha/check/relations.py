@@ -171,6 +171,11 @@ def _equal_in_numbers(given: Any, wanted: Any) -> bool:
     return isinstance(wanted, Tensor) and given.shape == wanted.shape and _close(given, wanted)
 
 
+def _as(like: Tensor, x: Tensor) -> Tensor:
+    """Round to the dtype of a result: half precision is to be compared as such."""
+    return x.to(like.dtype)
+
+
 def _differing(pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]] | None:
     """Return the one tensor of each result that is wrong; None where more than one is."""
     if all(isinstance(given, Tensor) for given, _ in pairs):
@@ -240,14 +245,14 @@ def _runs_backwards(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
 
 def _is_a_multiple(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
     factor = _fitted(parts, lambda given, wanted: (given * wanted).sum() / (wanted * wanted).sum())
-    if factor is None or not all(_close(g.double(), w.double() * factor) for g, w in parts):
+    if factor is None or not all(_close(g, _as(w, w.double() * factor)) for g, w in parts):
         return None
     return f"Each is {number(factor)} times what it should be."
 
 
 def _is_shifted(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
     shift = _fitted(parts, lambda given, wanted: (given - wanted).mean())
-    if shift is None or not all(_close(g.double(), w.double() + shift) for g, w in parts):
+    if shift is None or not all(_close(g, _as(w, w.double() + shift)) for g, w in parts):
         return None
     return f"Each is {number(shift)} more than it should be."
 
@@ -329,10 +334,10 @@ def _rows_times_numbers(pairs: Sequence[Pair]) -> str | None:
         tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
         if not tensors or not all(g.shape == w.shape and g.ndim == 4 for g, w in tensors):
             return None
-        for g, w in ((g.double(), w.double()) for g, w in tensors):
-            size = (w * w).sum(dim=-1, keepdim=True)
-            factor = (g * w).sum(dim=-1, keepdim=True) / size.clamp_min(1e-12)
-            if not _close(g, w * factor):
+        for g, w in tensors:
+            size = w.double().square().sum(dim=-1, keepdim=True)
+            factor = (g.double() * w).sum(dim=-1, keepdim=True) / size.clamp_min(1e-12)
+            if not _close(g, _as(w, w.double() * factor)):
                 return None
             away = factor[(factor - 1).abs().gt(1e-3) & size.gt(1e-9)]
             shown = away[0] if shown is None and away.numel() else shown

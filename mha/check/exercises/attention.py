@@ -14,6 +14,11 @@ from mha.check.exercises.inputs import qkv, random_mask
 from mha.check.outcome import run
 
 
+def cast(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In the dtype in which they come."""
+    return Q, K, V
+
+
 def take(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values as they come."""
     return Q, K, V
@@ -55,6 +60,7 @@ def give(output: Tensor, weights: Tensor, scores: Tensor) -> tuple[Tensor, Tenso
 
 
 ATTENTION: dict[str, Stage] = {
+    "cast": cast,
     "take": take,
     "score": score,
     "scale": scale,
@@ -68,7 +74,7 @@ ATTENTION: dict[str, Stage] = {
 
 def attention(s: Mapping[str, Stage], Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Any:
     """Run the stages of scaled dot-product attention."""
-    Q, K, V = s["take"](Q, K, V)
+    Q, K, V = s["take"](*s["cast"](Q, K, V))
     scores = scaled = s["scale"](s["score"](Q, K), Q.size(-1), Q.size(1))
     if mask is not None:
         scores = s["mask"](scaled, mask)

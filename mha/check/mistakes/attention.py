@@ -2072,8 +2072,9 @@ _alone(
     "All is worked out in float32, and the result is left so",
     "Half precision does not stay half.",
     "give back what came: output.to(Q.dtype), weights.to(Q.dtype).",
-    "take",
+    "cast",
     lambda Q, K, V: (Q.float(), K.float(), V.float()),
+    also={"attention_give": ALONE["attention_give"]},
 )
 _alone(
     "mask-one-only",

@@ -424,9 +424,13 @@ def _(x: Tensor, Lq: int) -> Tensor:
 # ---------------------------------------------------------------- a mask that nobody asked for
 
 
-def _always_causal(id: str, title: str, effect: str, from_the_end: bool, finite: bool = False) -> None:
+def _always_causal(
+    id: str, title: str, effect: str, from_the_end: bool, finite: bool = False, **others: Stage
+) -> None:
     # Where something is taken at all: with a cache, attention has to be causal.
-    @mistake(id, title, effect, "mask only where a mask is given.", stage="score", also={"take": take})
+    @mistake(
+        id, title, effect, "mask only where a mask is given.", stage="score", also={"take": take, **others}
+    )
     def _(Q: Tensor, K: Tensor) -> Tensor:
         scores = score(Q, K)
         shift = scores.size(-1) - scores.size(-2) if from_the_end else 0
@@ -453,6 +457,15 @@ _always_causal(
     "Each query sees the keys up to its own place; one that is left with none attends to all evenly.",
     from_the_end=True,
     finite=True,
+)
+
+
+_always_causal(
+    "layer-always-causal-zero-rows",
+    "It is causal without being asked, and gives zeros to queries that stand before all keys",
+    "Each query sees the keys up to its own place, counted from the end; one that is left with none gets 0.",
+    from_the_end=True,
+    softmax=lambda scores, d_k: torch.softmax(scores, dim=-1).nan_to_num(0.0),
 )
 
 
