@@ -72,8 +72,18 @@ def _entered(entry: Mistake) -> Mistake:
 
 
 def pairs_of(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, Mistake]]:
-    """Return each two of the mistakes that can be made at once."""
-    return [pair for pair in combinations(mistakes, 2) if not pair[0].clashes_with(pair[1])]
+    """Return each two of the mistakes that can be made at once, as `clashes_with` has it."""
+    mistakes = list(mistakes)
+    # There are tens of thousands: stages are held against one another as bits of a number.
+    bits = {
+        stage: 1 << n for n, stage in enumerate({stage for entry in mistakes for stage in entry.replaces})
+    }
+    rare = 1 << len(bits)
+    held = [
+        (entry, sum(bits[stage] for stage in entry.replaces) | (rare if entry.alone else 0))
+        for entry in mistakes
+    ]
+    return [(one, other) for (one, a), (other, b) in combinations(held, 2) if not a & b]
 
 
 def mistakes_of(stages: Mapping[str, Stage]) -> list[Mistake]:

@@ -26,7 +26,7 @@ from mha.check.result import Result, named
 from mha.check.unlisted import Unlisted
 
 MANY = 4  # as many readings as a verdict lists that come to the same
-PATIENCE = 25_000  # as many pairs of mistakes are tried though each alone does not bear them out
+PATIENCE = 10_000  # as many pairs of mistakes are tried though each alone does not bear them out
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
@@ -132,22 +132,25 @@ class Comparison:
         """Return the verdict if two mistakes together explain every probe."""
         if self._is_foreign():
             return None
-        surprises = self._surprises()
-        result = self.named_as([pair for pair, n in surprises.items() if n == 0 and self._reproduces(*pair)])
+        pairs = pairs_of(self.exercise.mistakes)
+        surprises = self._surprises(pairs)
+        likely = [pair for pair, n in zip(pairs, surprises, strict=True) if n == 0]
+        result = self.named_as([pair for pair in likely if self._reproduces(*pair)])
         if result is not None:
             return result
         # One mistake can bring another to light that alone would not show.
-        others = [pair for pair, n in surprises.items() if n]
-        others.sort(key=lambda pair: any(entry.alone for entry in pair))  # those with a rare one last
-        return self.named_as([pair for pair in others[:PATIENCE] if self._reproduces(*pair)])
+        others = [
+            (one.alone or other.alone, n, (one, other)) for (one, other), n in zip(pairs, surprises) if n
+        ]
+        others.sort(key=lambda row: row[:2])  # those with a rare one last, and those with many surprises
+        return self.named_as([pair for _, _, pair in others[:PATIENCE] if self._reproduces(*pair)])
 
-    def _surprises(self) -> dict[tuple[Mistake, Mistake], int]:
+    def _surprises(self, pairs: list[tuple[Mistake, Mistake]]) -> list[int]:
         """Count for each two mistakes the probes on which one would have to alter what the other does.
 
         Where neither does, it is no surprise that both do harm; that one does, and comes to the answer's
         result alone; or that neither does, and the answer is right.
         """
-        pairs = pairs_of(self.exercise.mistakes)
         number = {entry: i for i, entry in enumerate(dict.fromkeys(itertools.chain(*pairs)))}
         count = torch.zeros(len(number), len(number), dtype=torch.int)
         telling = self._most_telling_first[0]
@@ -163,7 +166,8 @@ class Comparison:
             )
             if int((count == 0).sum()) <= 2 * len(number):  # few are left (each pair counts twice): try them
                 break
-        return {(one, other): int(count[number[one], number[other]]) for one, other in pairs}
+        counted = count.tolist()
+        return [counted[number[one]][number[other]] for one, other in pairs]
 
     def harmless(self, i: int, entry: Mistake) -> bool:
         """Whether a mistake does not show on probe i."""

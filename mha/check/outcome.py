@@ -48,14 +48,14 @@ class Outcome:
 def attempt(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     """Call code of our own that may fail on copies of `arguments`; return what came of it."""
     try:
-        return Outcome(value=detach(function(*_copied(arguments).values())))
+        return Outcome(value=detach(function(*copied(arguments).values())))
     except Exception as error:
         return Outcome(error=error)
 
 
 def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     """Call an answer on copies of `arguments`; return what came of it, whatever it was."""
-    given = _copied(arguments)
+    given = copied(arguments)
     changed: list[str] = []
     said = io.StringIO()
     try:
@@ -93,8 +93,8 @@ def computes_in_float32(function: Callable[..., Any], arguments: dict[str, Any])
     return mode.seen
 
 
-def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Copy `arguments`; what was one tensor under two names stays one."""
+def copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Copy arguments; what was one tensor under two names stays one."""
     copies: dict[int, Any] = {}
     for x in arguments.values():
         if id(x) not in copies:

@@ -2090,25 +2090,23 @@ _alone(
 )
 
 
-def _giving_masked_scores(id: str, fill: str, turned: Callable[[Tensor], Tensor]) -> None:
-    seen: list[Tensor] = []  # the scores of the call that is under way
+def _masked_scores(weights: Tensor, scores: Tensor, fill: float) -> Tensor:
+    """Return the scores as they were masked: a weight of 0, of a score not far below others, tells it."""
+    top = scores.masked_fill(weights == 0, -math.inf).amax(dim=-1, keepdim=True)
+    return scores.masked_fill((weights == 0) & (scores > top - 80), fill)
 
-    def softmax(scores: Tensor, d_k: int) -> Tensor:
-        seen[:] = [scores]
-        return torch.softmax(scores, dim=-1)
 
+for _id, _fill in (("", "the lowest number"), ("-inf", "-inf")):
     mistake(
-        f"give-scores-masked{id}",
-        f"The masked scores come back in place of the weights, what is hidden as {fill}",
+        f"give-scores-masked{_id}",
+        f"The masked scores come back in place of the weights, what is hidden as {_fill}",
         "The output is right; the heatmaps show numbers that are no weights.",
         "return what the softmax made of them.",
         stage="give",
         alone=True,
-        also={"softmax": softmax},
-    )(lambda output, weights, scores: (output, turned(seen[0])))
-
-
-_giving_masked_scores("", "the lowest number", lambda scores: scores)
-_giving_masked_scores(
-    "-inf", "-inf", lambda scores: scores.masked_fill(scores == torch.finfo(scores.dtype).min, -math.inf)
-)
+    )(
+        lambda output, weights, scores, inf=bool(_id): (
+            output,
+            _masked_scores(weights, scores, -math.inf if inf else torch.finfo(scores.dtype).min),
+        )
+    )
