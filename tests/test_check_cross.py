@@ -285,6 +285,7 @@ def keys_of_the_neighbour(x, memory, W_q, W_k, W_v, W_o, num_heads, lengths=None
     return joined(mixed) @ W_o.T, weights
 
 
+@pytest.mark.no_cover
 def test_what_the_catalogue_does_not_know_is_caught_at_the_first_input_that_shows_it():
     result = mark(EXERCISE, keys_of_the_neighbour)
     assert (result.passed, result.mistakes, result.stage) == (False, (), "scale")

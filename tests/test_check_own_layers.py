@@ -1116,6 +1116,7 @@ def _reading(read):
     return type("Attention", (_ReadsItsMask,), {"read": staticmethod(read)})
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "read",
     [

@@ -64,6 +64,7 @@ def test_an_output_that_is_wrong_beside_right_weights_is_looked_at_alone():
     assert [entry.id for entry in result.mistakes] == ["result-times-a-number"]
 
 
+@pytest.mark.no_cover
 def test_a_layer_is_told_of_its_odd_scale_too():
     class Attention(mha.MultiHeadAttention):
         def forward(self, Q, K, V, mask=None):

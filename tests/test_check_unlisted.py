@@ -122,6 +122,118 @@ def test_rows_that_are_not_normalised_are_told_in_output_and_weights_at_once():
     assert ids(mark(EXERCISES[ATTENTION], attention)) == ["result-rows-times-numbers"]
 
 
+def test_numbers_that_are_right_to_two_digits_are_told_as_rounded():
+    def cross_attention(x, memory, W_q, W_k, W_v, W_o, num_heads, lengths=None):
+        output, weights = mha.check.EXERCISES["cross_attention"].reference(
+            x, memory, W_q, W_k, W_v, W_o, num_heads, lengths
+        )
+        return output + 1e-3, weights
+
+    assert ids(mark(EXERCISES["cross_attention"], cross_attention)) == ["result-plus-a-number"]
+    assert ids(mark(EXERCISES["split_heads"], lambda x, h: mha.split_heads(x, h).bfloat16().to(x.dtype))) == [
+        "result-rounded"
+    ]
+
+
+def test_rows_that_are_silenced_with_an_empty_one_are_told():
+    def attention(Q, K, V, mask=None):
+        output, weights = mha.scaled_dot_product_attention(Q, K, V, mask)
+        if mask is None:
+            return output, weights
+        whole = (mask != 0).any(dim=-1).all(dim=-1)[..., None, None]  # of an example
+        return output * whole, weights * whole
+
+    result = mark(EXERCISES[ATTENTION], attention)
+    assert ids(result) == ["result-zero-in-part"]
+
+
+def test_keys_that_are_cut_off_are_told_with_the_first_of_them():
+    def attention(Q, K, V, mask=None):
+        if mask is None:
+            return mha.scaled_dot_product_attention(Q, K, V)
+        keep = torch.broadcast_to(mask != 0, (*Q.shape[:3], K.size(2)))
+        return mha.scaled_dot_product_attention(
+            Q, K, V, keep & (torch.arange(K.size(2)) < keep.sum(-1).max())
+        )
+
+    result = mark(EXERCISES[ATTENTION], attention)
+    assert ids(result) == ["mask-hides-too-much"]
+    assert "does not see key 4." in result.message
+
+
+@pytest.mark.parametrize(
+    "masked, id, said",
+    [
+        (lambda scores, mask: scores.masked_fill(mask == 0, -3.0), "mask-filled-too-high", ""),
+        (lambda scores, mask: scores - 5.0 * (mask == 0), "mask-added-too-little", "They are lowered by 5."),
+    ],
+)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_mask_that_lets_something_through_is_told_whatever_the_number(masked, id, said, scaled):
+    def attention(Q, K, V, mask=None):
+        scores = Q @ K.mT / (math.sqrt(Q.size(-1)) if scaled else 1)
+        if mask is None:
+            weights = scores.softmax(dim=-1)
+        else:
+            weights = masked(scores, mask).softmax(dim=-1) * (mask != 0).any(dim=-1, keepdim=True)
+        return weights @ V, weights
+
+    result = mark(EXERCISES[ATTENTION], attention)
+    assert ids(result) == ([id] if scaled else ["scale-missing", id])
+    assert said in result.message
+
+
+def test_a_layer_with_parameters_of_its_own_is_told_which():
+    class TalkingHeads(mha.MultiHeadAttention):
+        def __init__(self, d_model, num_heads):
+            super().__init__(d_model, num_heads)
+            self.talk = nn.Parameter(torch.eye(num_heads) + 0.3)
+
+        def forward(self, Q, K, V, mask=None):
+            q, k, v = (
+                mha.split_heads(W(x), self.num_heads)
+                for W, x in ((self.W_q, Q), (self.W_k, K), (self.W_v, V))
+            )
+            scores = torch.einsum("hi,bijk->bhjk", self.talk.to(q.dtype), q @ k.mT / math.sqrt(q.size(-1)))
+            if mask is not None:
+                scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+            weights = scores.softmax(dim=-1)
+            weights = weights if mask is None else weights.masked_fill(mask == 0, 0.0)
+            return self.W_o(mha.merge_heads(weights @ v)), weights
+
+    result = mark_layer(TalkingHeads)
+    assert ids(result) == ["layer-more-parameters"]
+    assert "They are talk (4, 4)." in result.message
+
+
+class OneKeyHead(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads, d_k = num_heads, d_model // num_heads
+        self.W_q, self.W_o = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+        self.W_k, self.W_v = (nn.Linear(d_model, d_k, bias=False) for _ in range(2))
+
+    def forward(self, Q, K, V, mask=None):
+        q = mha.split_heads(self.W_q(Q), self.num_heads)
+        k, v = (W(x)[:, None].expand(-1, self.num_heads, -1, -1) for W, x in ((self.W_k, K), (self.W_v, V)))
+        output, weights = mha.scaled_dot_product_attention(q, k, v, mask)
+        return self.W_o(mha.merge_heads(output)), weights
+
+
+def test_heads_that_share_keys_pass_as_a_layer_of_ones_own_and_not_as_the_exercise():
+    assert mark_layer(OneKeyHead(24, 3)).passed
+    assert ids(mark_layer(OneKeyHead)) == ["layer-heads-share-keys"]
+
+
+def test_a_mask_for_each_head_that_is_not_taken_is_spoken_of():
+    class OfFirstHead(mha.MultiHeadAttention):
+        def forward(self, Q, K, V, mask=None):
+            return super().forward(Q, K, V, None if mask is None else mask[:, :1] if mask.ndim == 4 else mask)
+
+    result = mark_layer(OfFirstHead)
+    assert result.passed and "It does not take a mask of (B, h, L, L)" in result.message
+
+
 def test_another_dtype_of_output_and_weights_at_once_is_told():
     def attention(Q, K, V, mask=None):
         output, weights = mha.scaled_dot_product_attention(Q.double(), K.double(), V.double(), mask)
@@ -189,6 +301,7 @@ def test_the_origin_of_numbers_is_found(x, said):
 # ---------------------------------------------------------------- two mistakes, and right answers
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "name, pair",
     [

@@ -78,7 +78,8 @@ class Unlisted:
 
     def _part_by_part(self) -> Result | None:
         """Return the verdict if output and weights, each by itself, are right or explained by a mistake."""
-        if not self._gives_two():
+        everywhere = range(len(self.probes))
+        if not all(map(self._gives_two, everywhere)):
             return None
         parts = [self._explaining_part(part) for part in (0, 1)]
         if not all(0 < len(part) <= MANY for part in parts):
@@ -96,13 +97,13 @@ class Unlisted:
             "\n".join(lines), *(entry for part in parts for reading in part for entry in reading)
         )
 
-    def _gives_two(self) -> bool:
-        """Whether an output and weights come back each time, as is wanted."""
+    def _gives_two(self, i: int) -> bool:
+        """Whether an output and weights come back on probe i, as is wanted."""
 
         def two(value: Any) -> bool:
             return isinstance(value, tuple) and len(value) == 2 and all(isinstance(x, Tensor) for x in value)
 
-        return all(two(self.given[i].value) and two(self.wanted[i].value) for i in range(len(self.probes)))
+        return two(self.given[i].value) and two(self.wanted[i].value)
 
     def _explaining_part(self, part: int) -> list[tuple[Mistake, ...]]:
         """Return () if this part of every result is right, else the mistakes that come to the same."""
@@ -121,11 +122,12 @@ class Unlisted:
     def _leaking(self) -> Result | None:
         """Return the verdict if hidden keys get weight, and all else is right or one mistake explains it."""
         ignored = next((entry for entry in self.exercise.mistakes if entry.id == "mask-ignored"), None)
-        if ignored is None or not self._gives_two():
+        probes = list(filter(self._gives_two, range(len(self.probes))))
+        if ignored is None or not probes or self.given[self.first].error is not None:
             return None
-        hiding = [i for i in self.wrong if bool(hidden_keys(self.wanted[i].value[1]).any())]
-        hiding = [i for i in hiding if self.given[i].value[1].element_size() > 2]
-        others = [i for i in range(len(self.probes)) if not bool((self.wanted[i].value[1] == 0).any())]
+        exact = [i for i in probes if self.given[i].value[1].element_size() > 2]
+        hiding = [i for i in exact if i in self.wrong and bool(hidden_keys(self.wanted[i].value[1]).any())]
+        others = [i for i in probes if not bool((self.wanted[i].value[1] == 0).any())]
         for made in self._explaining_all(others):
             clash = any(ignored.clashes_with(entry) for entry in made)
             found = None if clash else leak(self._beside_unmasked(hiding, (*made, ignored)))
@@ -153,14 +155,16 @@ class Unlisted:
         ]
 
     def _leaks(self, made: tuple[Mistake, ...], entry: Mistake, said: str) -> Result:
-        found = (*made, entry)
-        first = self.first
+        found, first = (*made, entry), self.first
+        raising = next((i for i in self.wrong if self.given[i].error is not None), None)
         lines = [
             f"{self.exercise.name}: {'; and: '.join(one.title for one in found)}",
             *(f"  {one.effect}" for one in found),
             *([f"  {said}"] if said else []),
             f"  On {self.probes[first].shows}: {self.of.difference(first)}.",
         ]
+        if raising is not None:
+            lines.append(f"  On {self.probes[raising].shows} it raises {self.of.raised(raising)}")
         return self._failed("\n".join(lines), *found)
 
     def _explaining(self, probes: Iterable[int], agrees: Callable[[int, Outcome], bool]) -> list[Mistake]:
