@@ -26,7 +26,7 @@ from mha.check.result import Result, named
 from mha.check.unlisted import Unlisted
 
 MANY = 4  # as many readings as a verdict lists that come to the same
-PATIENCE = 10_000  # as many pairs of mistakes are tried though each alone does not bear them out
+PATIENCE = 8_000  # as many pairs of mistakes are tried though each alone does not bear them out
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
@@ -159,12 +159,18 @@ class Comparison:
         if given is not None and wanted is not None:
             weights = [_weights_of(self.with_mistakes(telling, (entry,))) for entry in number]
             count += _surprising([same(x, wanted) for x in weights], [same(x, given) for x in weights])
-        for i in dict.fromkeys([telling, self.wrong[0], *self._most_telling_first]):
+        left = [count.numel()]  # of which each pair counts twice
+        # The richest, the first that goes wrong and the poorest tell the most.
+        for i in dict.fromkeys(
+            [telling, self.wrong[0], self._most_telling_first[-1], *self._most_telling_first]
+        ):
             tried = [self.with_mistakes(i, (entry,)) for entry in number]
             count += _surprising(
                 [alike(x, self.wanted[i]) for x in tried], [self.agrees(i, x) for x in tried]
             )
-            if int((count == 0).sum()) <= 2 * len(number):  # few are left (each pair counts twice): try them
+            left.append(int((count == 0).sum()))
+            # Few are left, or hardly fewer than before: try them.
+            if left[-1] <= 2 * len(number) or (len(left) > 4 and left[-1] > 0.9 * left[-2]):
                 break
         counted = count.tolist()
         return [counted[number[one]][number[other]] for one, other in pairs]
