@@ -385,6 +385,9 @@ def _hides_too_much(pairs: Sequence[Pair]) -> str | None:
         coarse = 2e-2 if one.element_size() == 2 else 1e-3
         one, other = one.double(), other.double()
         kept = one > 0
+        silent = ~kept.any(dim=-1) & (other > 0).any(dim=-1)  # of a whole row there is more to say
+        if one.isnan().any() or silent.any():
+            return None
         factor = (one / other.clamp_min(1e-300)).masked_fill(~kept, torch.nan)
         spread = factor.nan_to_num(-torch.inf).amax(dim=-1) - factor.nan_to_num(torch.inf).amin(dim=-1)
         if (kept & (other == 0)).any() or (spread > coarse * factor.nan_to_num(0.0).amax(dim=-1)).any():

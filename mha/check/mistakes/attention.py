@@ -2110,3 +2110,13 @@ for _id, _fill in (("", "the lowest number"), ("-inf", "-inf")):
             _masked_scores(weights, scores, -math.inf if inf else torch.finfo(scores.dtype).min),
         )
     )
+
+
+_alone(
+    "mask-row-zero-for-any",
+    "A query gets zeros if a single key is hidden from it, not only if all are",
+    "~mask.all(-1) asks whether any is hidden; only queries that see everything have an output.",
+    "a query has nothing to see where ~mask.any(dim=-1).",
+    "guard",
+    lambda weights, mask: weights.masked_fill(~(mask != 0).all(dim=-1, keepdim=True), 0.0),
+)
