@@ -236,3 +236,15 @@ def test_a_verdict_without_weights_has_no_picture():
     assert result.picture() is None
     assert "<img" not in result._repr_html_()
     assert repr(result) == "<merge_heads: merge-averaged>"
+
+
+def test_what_is_nearly_called_like_an_exercise_is_spoken_of(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def splitHeads(x, h): ...\ndef merge_heads(x):\n    return x.transpose(1, 2).flatten(2)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-m", "mha.check", str(path)], capture_output=True, text=True, check=False
+    ).stdout
+    assert "splitHeads is not marked: an exercise is called split_heads\n" in said
+    assert "merge_heads: passed." in said and said.count("not marked") == 1

@@ -1,7 +1,10 @@
 """What is said of answers that no mistake of the catalogue explains on every input."""
 
+import functools
+import inspect
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -366,7 +369,7 @@ def test_heads_that_cannot_be_shared_out_evenly_are_spoken_of():
         return [{**shards[0], "b_o": weights["b_o"]}, *shards[1:]] if "b_o" in weights else shards
 
     result = mark(EXERCISES["head_shards"], head_shards)
-    assert result.passed and "Six heads for four ranks are taken" in result.message
+    assert result.passed and "Six heads are given to four ranks" in result.message
 
 
 def test_a_layer_in_the_memory_of_the_state_dict_is_spoken_of():
@@ -410,3 +413,80 @@ def test_a_width_that_heads_do_not_divide_and_that_is_not_refused_is_spoken_of(a
     result = mark_layer(answer)
     assert result.passed
     assert f"It can be made with d_model=10 and num_heads=3, and {then}" in result.message
+
+
+# ---------------------------------------------------------------- results too odd to be compared
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise ValueError("nothing to say")
+
+
+def raising(error):
+    def answer(*arguments):
+        raise error
+
+    return answer
+
+
+def odd(value):
+    return lambda *arguments: value
+
+
+ODD = {
+    "a complex tensor": odd(torch.ones(2, 3, dtype=torch.complex64)),
+    "complex numbers in half precision": odd(torch.ones(2, 3, dtype=torch.complex32)),
+    "eight bits": odd(torch.ones(2, 3).to(torch.float8_e4m3fn)),
+    "a quantized tensor": odd(torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.quint8)),
+    "an empty tensor": odd(torch.empty(0, 3)),
+    "a number": odd(3),
+    "a 0-d tensor": odd(torch.tensor(2.0)),
+    "texts in an array": odd(np.array(["a"])),
+    "things in an array": odd(np.array([None])),
+    "a text and a number": odd(["a", 1]),
+    "a dict of None": odd({"W_q": None, 3: torch.ones(2)}),
+    "nothing but NaN": odd(torch.full((2, 3), torch.nan)),
+    "an error without a text": raising(SilentError()),
+}
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name != "kv_cache"])
+def test_whatever_comes_back_gets_a_verdict(name, answer):
+    signature = inspect.signature(EXERCISES[name].drive(EXERCISES[name].reference))
+    taking = functools.wraps(answer)(lambda *arguments, **named: answer())
+    taking.__signature__ = signature
+    result = mark(EXERCISES[name], taking)
+    assert not result.passed and result.message
+
+
+def test_what_may_be_too_odd_for_one_look_is_left_to_the_next():
+    def attention(Q, K, V, mask=None):
+        output, weights = mha.scaled_dot_product_attention(Q, K, V, mask)
+        return output, weights.to(torch.complex128)
+
+    assert "complex128" in mark(EXERCISES[ATTENTION], attention).message
+
+
+def test_two_mistakes_that_cancel_out_where_an_answer_is_right_are_no_reading():
+    def attention(Q, K, V, mask=None):
+        scores = Q @ K.mT / math.sqrt(Q.size(-1))
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, math.inf)
+        weights = scores.softmax(dim=-1).nan_to_num(0.0)
+        return weights @ V, weights
+
+    assert not {"score-negative", "softmax-minus"} & set(ids(mark(EXERCISES[ATTENTION], attention)))
+
+
+def test_a_layer_that_wants_bools_passes_with_a_remark_as_a_class_too():
+    class Bools(mha.MultiHeadAttention):
+        def forward(self, Q, K, V, mask=None):
+            if mask is not None:
+                torch.zeros(()).masked_fill(~mask, 1.0)  # which takes bools only
+            return super().forward(Q, K, V, mask)
+
+    result = mark_layer(Bools)
+    assert result.passed and "It wants a mask of bool" in result.message

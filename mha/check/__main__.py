@@ -1,18 +1,20 @@
 """Marks a plain file: `python -m mha.check my_attention.py`.
 
 Every function and class in it that has the name of an exercise is marked. It runs in a process of its own,
-with a time limit, and is only ever read. The exit status is 0 if all that it defines passes, 1 if something
+with a time limit, and is left as it is. The exit status is 0 if all that it defines passes, 1 if something
 does not, 2 if the file cannot be used.
 """
 
 import argparse
 import contextlib
+import difflib
 import importlib.util
 import io
 import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,10 +37,13 @@ def mark_file(path: Path, hint: bool = False) -> bool:
     Args:
         hint: show as well how to mend what is wrong.
     """
-    found = _answers(_load(path))
+    module = _load(path)
+    found = _answers(module)
     if not found:
         names = [*check.EXERCISES, *CLASSES]
         raise UnusableError(f"{path} defines none of {', '.join(names)}")
+    for own, meant in _misspelt(module):
+        print(f"{own} is not marked: an exercise is called {meant}")
     passed = []
     for name, answer in found.items():
         print(f"{_NOW}{name}", flush=True)
@@ -58,6 +63,18 @@ def _answers(module: ModuleType) -> dict[str, Any]:
         for name, exercise in names.items()
         if name in vars(module) and not _is_ours(vars(module)[name])
     }
+
+
+def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield what a file itself defines under nearly the name of an exercise, and that name."""
+    plain = {name.lower().replace("_", ""): name for name in (*check.EXERCISES, *CLASSES)}
+    for name, value in vars(module).items():
+        own = getattr(value, "__module__", None) == module.__name__ and callable(value)
+        if not own or name in plain.values():
+            continue
+        close = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.9)
+        if close and plain[close[0]] not in vars(module):
+            yield name, plain[close[0]]
 
 
 def _is_ours(answer: object) -> bool:

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from mha.check import evidence
 from mha.check.catalogue import Mistake, pairs_of
-from mha.check.errors import alike_in_kind, kind_of, what_it_says
+from mha.check.errors import alike_in_kind, kind_of, text_of, what_it_says
 from mha.check.exercise import Exercise, Probe
 from mha.check.mistakes import behaviour
 from mha.check.outcome import Outcome, alike, attempt, computes_in_float32, dtypes_of, run, same
 from mha.check.result import Result, named
-from mha.check.unlisted import Unlisted
+from mha.check.unlisted import MANY, Unlisted
 
-MANY = 4  # as many readings as a verdict lists that come to the same
+CANCEL = 1_000  # as many surprises it is that two mistakes cancel out where an answer is right
 PATIENCE = 8_000  # as many pairs of mistakes are tried though each alone does not bear them out
 
 
@@ -148,8 +148,8 @@ class Comparison:
     def _surprises(self, pairs: list[tuple[Mistake, Mistake]]) -> list[int]:
         """Count for each two mistakes the probes on which one would have to alter what the other does.
 
-        Where neither does, it is no surprise that both do harm; that one does, and comes to the answer's
-        result alone; or that neither does, and the answer is right.
+        Where neither does, it is no surprise that both do harm; or that one does, and comes to the answer's
+        result alone. That both do harm where the answer is right counts as many.
         """
         number = {entry: i for i, entry in enumerate(dict.fromkeys(itertools.chain(*pairs)))}
         count = torch.zeros(len(number), len(number), dtype=torch.int)
@@ -165,9 +165,11 @@ class Comparison:
             [telling, self.wrong[0], self._most_telling_first[-1], *self._most_telling_first]
         ):
             tried = [self.with_mistakes(i, (entry,)) for entry in number]
-            count += _surprising(
-                [alike(x, self.wanted[i]) for x in tried], [self.agrees(i, x) for x in tried]
-            )
+            harmless = [alike(x, self.wanted[i]) for x in tried]
+            if i in self.wrong:
+                count += _surprising(harmless, [self.agrees(i, x) for x in tried])
+            else:
+                count += _cancelling(harmless) * CANCEL
             left.append(int((count == 0).sum()))
             # Few are left, or hardly fewer than before: try them.
             if left[-1] <= 2 * len(number) or (len(left) > 4 and left[-1] > 0.9 * left[-2]):
@@ -308,7 +310,8 @@ class Comparison:
         error, line = self.given[i].error, self.given[i].line
         if error is None:
             return None
-        said = f"{type(error).__name__}{f': {evidence.cut(str(error))}' if str(error) else ''}"
+        text = text_of(error)
+        said = f"{type(error).__name__}{f': {evidence.cut(text)}' if text else ''}"
         return f"{said}, {line}" if line else said
 
     def difference(self, i: int) -> str | None:
@@ -409,6 +412,12 @@ def _surprising(harmless: list[bool], explains: list[bool]) -> Tensor:
     """
     h, e = torch.tensor(harmless, dtype=torch.bool), torch.tensor(explains, dtype=torch.bool)
     return ~((~h[:, None] & ~h) | (e[:, None] & h) | (e & h[:, None]))
+
+
+def _cancelling(harmless: list[bool]) -> Tensor:
+    """Return for each two mistakes whether both do harm, of which nothing would be left together."""
+    harmful = ~torch.tensor(harmless, dtype=torch.bool)
+    return harmful[:, None] & harmful
 
 
 def _weights_of(outcome: Outcome) -> Tensor | None:

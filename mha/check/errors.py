@@ -181,7 +181,7 @@ _KINDS = (
         "attn_mask.*dtype",
         "dtype.*attn_mask",
         "where expected condition to be a boolean",
-        r'\\"(mul|add|softmax\\w*|neg)\\w*\\" not implemented for \'Bool\'',
+        r'"(mul|add|softmax|neg)\w*" not implemented for \'Bool\'',
         "(must be long, int, byte or bool|tensors used as indices)",
         show=_shape_and_dtype,
     ),
@@ -479,9 +479,18 @@ def what_it_says(error: BaseException | None) -> tuple[str, str] | None:
     """
     if error is None:
         return None
-    if _NO_PRODUCT.search(str(error)):
+    text = text_of(error)
+    if _NO_PRODUCT.search(text):
         return RuntimeError.__name__, "no product"
-    return type(error).__name__, re.sub(r"[\d\s,]+", "", str(error))
+    return type(error).__name__, re.sub(r"[\d\s,]+", "", text)
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says; nothing if it cannot even say that."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def alike_in_kind(one: BaseException, other: BaseException) -> bool:
@@ -497,7 +506,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def _kind(error: BaseException) -> _Kind | None:
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {text_of(error)}"
     return next((kind for kind in _KINDS if re.search(kind.text, text, re.DOTALL)), None)
 
 
@@ -521,6 +530,13 @@ def _those_in(code: OwnCode, show: Callable[[Any], str | None]) -> str:
     return f"There {', '.join(told[:SHOWN])}." if told else ""
 
 
+def _attribute(layer: nn.Module, name: str) -> Any:
+    try:
+        return getattr(layer, name, None)
+    except Exception:  # a property of the answer's own
+        return None
+
+
 def _values(written: Iterable[str], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in written:
         first, *rest = name.split(".")
@@ -528,7 +544,7 @@ def _values(written: Iterable[str], names: Mapping[str, Any]) -> Iterator[tuple[
             continue
         value = names[first]
         while isinstance(value, nn.Module) and rest:  # self.W_q.weight; no attribute of anything else
-            first, value = f"{first}.{rest[0]}", getattr(value, rest.pop(0), None)
+            first, value = f"{first}.{rest[0]}", _attribute(value, rest.pop(0))
         if isinstance(value, nn.Linear):
             first, value = f"{first}.weight", value.weight
         yield first, value

@@ -35,7 +35,7 @@ def leak(weights: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Mistake, str
         weights: given, right, and what they would be without a mask, on each input that hides keys.
     """
     # Scores so far apart that exp of the difference is 0 say nothing.
-    found = [_leak(*three) for three in weights if not _underflows(*three)]
+    found = [_leak(*three) for three in weights if not bool((three[2] == 0).any())]
     if not found or None in found:
         return None
     lowered = torch.cat([by for by, _ in found])
@@ -63,10 +63,6 @@ def _leak(given: Tensor, wanted: Tensor, unmasked: Tensor) -> tuple[Tensor, bool
         return None
     by = ratio.new_empty(0) if raised is None else (raised - of_seen)[rows]
     return by, filled is not None
-
-
-def _underflows(given: Tensor, wanted: Tensor, unmasked: Tensor) -> bool:
-    return given.shape == unmasked.shape and bool((unmasked == 0).any())
 
 
 def _one_in_each_row(x: Tensor, where: Tensor) -> Tensor | None:

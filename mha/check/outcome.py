@@ -48,14 +48,14 @@ class Outcome:
 def attempt(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     """Call code of our own that may fail on copies of `arguments`; return what came of it."""
     try:
-        return Outcome(value=detach(function(*copied(arguments).values())))
+        return Outcome(value=detach(function(*_copied(arguments).values())))
     except Exception as error:
         return Outcome(error=error)
 
 
 def run(function: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
     """Call an answer on copies of `arguments`; return what came of it, whatever it was."""
-    given = copied(arguments)
+    given = _copied(arguments)
     changed: list[str] = []
     said = io.StringIO()
     try:
@@ -93,7 +93,7 @@ def computes_in_float32(function: Callable[..., Any], arguments: dict[str, Any])
     return mode.seen
 
 
-def copied(arguments: dict[str, Any]) -> dict[str, Any]:
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     """Copy arguments; what was one tensor under two names stays one."""
     copies: dict[int, Any] = {}
     for x in arguments.values():
@@ -180,8 +180,8 @@ def detach(value: Any) -> Any:
         TypeError: for a tensor whose numbers cannot be looked at.
     """
     if isinstance(value, Tensor):
-        if value.is_meta or value.layout != torch.strided:
-            kind = "on the device meta" if value.is_meta else f"of layout {value.layout}"
+        kind = _odd(value)
+        if kind is not None:
             raise TypeError(f"the result is a tensor {kind}: an ordinary one is wanted")
         return value.detach()
     if isinstance(value, tuple | list):
@@ -189,6 +189,18 @@ def detach(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: detach(item) for key, item in value.items()}
     return value
+
+
+def _odd(x: Tensor) -> str | None:
+    """Say of which kind a tensor is whose numbers cannot be compared."""
+    if x.is_meta:
+        return "on the device meta"
+    if x.is_nested or x.layout != torch.strided:
+        return f"of layout {x.layout}"
+    coarse = x.dtype == torch.complex32 or (x.is_floating_point() and x.element_size() < 2)
+    if x.is_quantized or coarse:
+        return f"of dtype {x.dtype}"
+    return None
 
 
 def dtypes_of(value: Any) -> list[torch.dtype]:
@@ -214,7 +226,10 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and np.allclose(a, b, rtol=1e-4, equal_nan=True)
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        numbers = a.dtype.kind in "biuf"
+        return bool(np.allclose(a, b, rtol=1e-4, equal_nan=True) if numbers else a.tobytes() == b.tobytes())
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) or (math.isnan(a) and math.isnan(b))
     if type(a) is not type(b):

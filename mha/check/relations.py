@@ -194,6 +194,8 @@ def _equal(given: Tensor, wanted: Tensor) -> bool:
 
 
 def _close(given: Tensor, wanted: Tensor) -> bool:
+    if given.is_complex() or wanted.is_complex():
+        return given.is_complex() == wanted.is_complex() and torch.allclose(given, wanted, equal_nan=True)
     rtol = 1e-2 if 2 in (given.element_size(), wanted.element_size()) else 1e-3  # half precision is coarse
     return torch.allclose(given.double(), wanted.double(), rtol=rtol, atol=1e-4, equal_nan=True)
 
@@ -245,14 +247,18 @@ def _runs_backwards(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
 
 def _is_a_multiple(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
     factor = _fitted(parts, lambda given, wanted: (given * wanted).sum() / (wanted * wanted).sum())
-    if factor is None or not all(_close(g, _as(w, w.double() * factor)) for g, w in parts):
+    if factor is None or not factor.isfinite() or abs(factor - 1) < 1e-3:
+        return None
+    if not all(_close(g, _as(w, w.double() * factor)) for g, w in parts):
         return None
     return f"Each is {number(factor)} times what it should be."
 
 
 def _is_shifted(parts: Sequence[tuple[Tensor, Tensor]]) -> str | None:
     shift = _fitted(parts, lambda given, wanted: (given - wanted).mean())
-    if shift is None or not all(_close(g, _as(w, w.double() + shift)) for g, w in parts):
+    if shift is None or not shift.isfinite():
+        return None
+    if not all(_close(g, _as(w, w.double() + shift)) for g, w in parts):
         return None
     return f"Each is {number(shift)} more than it should be."
 
@@ -261,19 +267,49 @@ def _fitted(parts: Sequence[tuple[Tensor, Tensor]], fit: Callable[[Tensor, Tenso
     """Return the number that fits the largest result, if all are numbers of the right shape."""
     if not all(g.shape == w.shape and g.is_floating_point() and w.is_floating_point() for g, w in parts):
         return None
+    if not any(w.numel() for _, w in parts):
+        return None
     given, wanted = max(parts, key=lambda part: part[1].numel())
     return fit(given.double(), wanted.double())
 
 
-def _scale(pairs: Sequence[Pair]) -> str | None:
-    """Say how much larger than they should be the scores are from which the weights come, if that is all."""
+def _weights(pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]] | None:
+    """Return given and right weights (B, h, Lq, Lk) beside outputs; None where none can be compared."""
     found = []
     for given, wanted in pairs:
-        if not (isinstance(given, tuple) and len(given) == len(wanted) == 2):
+        if not all(isinstance(value, tuple) and len(value) == 2 for value in (given, wanted)):
             return None
-        if not isinstance(given[1], Tensor) or not isinstance(wanted[1], Tensor):
+        one, other = given[1], wanted[1]
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
             return None
-        factor = _of_logarithms(given[1], wanted[1])
+        if one.ndim != 4 or not one.numel() or not one.is_floating_point():
+            return None
+        found.append((one, other))
+    return found
+
+
+def _alike_in_shape(pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]] | None:
+    """Return all given and right tensors, if shapes and dtypes agree, of numbers."""
+    found = []
+    for given, wanted in pairs:
+        given, wanted = _tensors(given), _tensors(wanted)
+        alike = [g.shape == w.shape and g.dtype == w.dtype for g, w in zip(given, wanted, strict=False)]
+        if not given or len(given) != len(wanted) or not all(alike):
+            return None
+        if not all(w.is_floating_point() and w.numel() for w in wanted):
+            return None
+        found += zip(given, wanted, strict=True)
+    return found
+
+
+def _scale(pairs: Sequence[Pair]) -> str | None:
+    """Say how much larger than they should be the scores are from which the weights come, if that is all."""
+    weights = _weights(pairs)
+    if weights is None:
+        return None
+    found = []
+    for given, wanted in weights:
+        factor = _of_logarithms(given, wanted)
         if factor is None:
             return None
         found.append(factor)
@@ -307,13 +343,10 @@ def _centred(weights: Tensor, visible: Tensor) -> Tensor:
 
 def _bent(pairs: Sequence[Pair]) -> str | None:
     """Say that weights have the right order in every row, if that is so and rows sum to what they should."""
-    compared = 0
-    for given, wanted in pairs:
-        if not (isinstance(given, tuple) and len(given) == len(wanted) == 2):
-            return None
-        one, other = given[1], wanted[1]
-        if not isinstance(one, Tensor) or one.shape != other.shape or not one.is_floating_point():
-            return None
+    weights, compared = _weights(pairs), 0
+    if weights is None or all(_close(given, wanted) for given, wanted in weights):
+        return None
+    for one, other in weights:
         one, other = one.double(), other.double()
         if not _close(one.sum(dim=-1), other.sum(dim=-1)):
             return None
@@ -322,66 +355,49 @@ def _bent(pairs: Sequence[Pair]) -> str | None:
         if (steps[told] < -1e-6).any():
             return None
         compared += int(told.sum())
-    if all(_close(given[1], wanted[1]) for given, wanted in pairs):
-        return None
     # So many by chance are as good as impossible.
     return f"So it is in all {compared} pairs of keys." if compared >= 24 else None
 
 
 def _rows_times_numbers(pairs: Sequence[Pair]) -> str | None:
     shown = None
-    for given, wanted in pairs:
-        tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
-        if not tensors or not all(g.shape == w.shape and g.ndim == 4 for g, w in tensors):
+    for g, w in _alike_in_shape(pairs) or ():
+        if g.ndim != 4:
             return None
-        for g, w in tensors:
-            size = w.double().square().sum(dim=-1, keepdim=True)
-            factor = (g.double() * w).sum(dim=-1, keepdim=True) / size.clamp_min(1e-12)
-            if not _close(g, _as(w, w.double() * factor)):
-                return None
-            away = factor[(factor - 1).abs().gt(1e-3) & size.gt(1e-9)]
-            shown = away[0] if shown is None and away.numel() else shown
+        size = w.double().square().sum(dim=-1, keepdim=True)
+        factor = (g.double() * w).sum(dim=-1, keepdim=True) / size.clamp_min(1e-12)
+        if not _close(g, _as(w, w.double() * factor)):
+            return None
+        away = factor[(factor - 1).abs().gt(1e-3) & size.gt(1e-9)]
+        shown = away[0] if shown is None and away.numel() else shown
     return None if shown is None else f"There a row is {number(shown)} times what it should be."
 
 
 def _zero_in_part(pairs: Sequence[Pair]) -> str | None:
     shown = None
-    for given, wanted in pairs:
-        tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
-        if not tensors or not all(g.shape == w.shape and g.ndim >= 3 for g, w in tensors):
+    for g, w in _alike_in_shape(pairs) or ():
+        if g.ndim < 3:
             return None
-        for g, w in tensors:
-            right = g.double().isclose(w.double(), rtol=1e-3, atol=1e-4, equal_nan=True).all(dim=-1)
-            if not right.any() or not (g[~right] == 0).all():
-                return None
-            shown = (~right).nonzero()[0].tolist() if shown is None and not right.all() else shown
+        right = g.double().isclose(w.double(), rtol=1e-3, atol=1e-4, equal_nan=True).all(dim=-1)
+        if not right.any() or not (g[~right] == 0).all():
+            return None
+        shown = (~right).nonzero()[0].tolist() if shown is None and not right.all() else shown
     return None if shown is None else f"The first of them is [{', '.join(map(str, shown))}]."
 
 
 def _rounded(pairs: Sequence[Pair]) -> str | None:
     largest = 0.0
-    for given, wanted in pairs:
-        tensors = list(zip(_tensors(given), _tensors(wanted), strict=False))
-        if not tensors or not all(g.shape == w.shape and g.is_floating_point() for g, w in tensors):
+    for g, w in _alike_in_shape(pairs) or ():
+        away = (g.double() - w.double()).abs()
+        if not bool((away <= 0.02 * w.double().abs().max().clamp_min(1e-6)).all()):
             return None
-        if any(g.dtype != w.dtype for g, w in tensors):
-            return None
-        for g, w in ((g.double(), w.double()) for g, w in tensors):
-            away = (g - w).abs()
-            if not bool((away <= 0.02 * w.abs().max().clamp_min(1e-6)).all()):
-                return None
-            largest = max(largest, float(away.max()))
-    return f"They are off by {largest:.1g} at most."
+        largest = max(largest, float(away.max()))
+    return f"They are off by {largest:.1g} at most." if largest else None
 
 
 def _hides_too_much(pairs: Sequence[Pair]) -> str | None:
     shown = None
-    for given, wanted in pairs:
-        if not all(isinstance(value, tuple) and len(value) == 2 for value in (given, wanted)):
-            return None
-        one, other = given[1], wanted[1]
-        if not isinstance(one, Tensor) or one.shape != other.shape or one.ndim != 4:
-            return None
+    for one, other in _weights(pairs) or ():
         coarse = 2e-2 if one.element_size() == 2 else 1e-3
         one, other = one.double(), other.double()
         kept = one > 0

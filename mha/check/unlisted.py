@@ -57,7 +57,7 @@ class Unlisted:
             self._caused,
             self._gives_nothing,
         )
-        return next(filter(None, (look() for look in looks)), None) or self._failed(self._show())
+        return next(filter(None, map(_if_it_can, looks)), None) or self._failed(self._show())
 
     # ---------------------------------------------------------------- what a mistake explains in part
 
@@ -184,7 +184,7 @@ class Unlisted:
         return self._explained_but_for(len(self.wrong) // 2)
 
     def _explained_but_for(self, few: int) -> Result | None:
-        """Return the verdict if one mistake explains all wrong results but for a few, and the first one."""
+        """Return the verdict if one mistake explains all wrong results but for so few, and the first one."""
         enough = len(self.wrong) - few
         shown = [i for i in self.wrong if self.given[i].error is None]
         found: dict[Mistake, list[int]] = {}
@@ -313,6 +313,14 @@ class Unlisted:
                 "  No mistake that is known, and no two of them, come to this.",
             ]
         )
+
+
+def _if_it_can(look: Callable[[], Result | None]) -> Result | None:
+    """Take a look at results of whatever kind; where they are too odd to be looked at so, it says nothing."""
+    try:
+        return look()
+    except Exception:
+        return None
 
 
 def _titles(readings: list[tuple[Mistake, ...]]) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -160,7 +161,7 @@ def _giving_weights(answer: Any) -> Any:
         try:
             given, other = _weights(_seeded(1, answer, mha)), _weights(_seeded(2, answer, again))
         except Exception as error:
-            if "NoneType" not in str(error) or "proj_weight" not in _words_of(answer):
+            if "NoneType" not in str(error) or not re.search(r"(?<!in)_proj_weight", _words_of(answer)):
                 raise
             raise separate_weights_are_none().with_traceback(error.__traceback__) from None
         if not isinstance(given, dict) or not isinstance(other, dict):

@@ -84,7 +84,7 @@ def _giving_shards(answer: Any) -> Any:
 
 
 def _of_an_uneven_share(answer: Any) -> str | None:
-    """Say that six heads are given to four ranks without an error, and not all of them whole, if they are."""
+    """Say that six heads are given to four ranks without an error, if they are, and not each once."""
 
     def share() -> list[int]:
         shards = making(answer, layer_of(24, 6), 4)
@@ -93,7 +93,7 @@ def _of_an_uneven_share(answer: Any) -> str | None:
     rows = run(share, {}).value
     if rows is None or (sum(rows) == 24 and all(n % 4 == 0 for n in rows)):
         return None
-    return "Six heads for four ranks are taken, and cut through or left out: refuse what does not divide."
+    return "Six heads are given to four ranks without an error: refuse what does not divide."
 
 
 HEAD_SHARDS = Exercise(

@@ -56,7 +56,7 @@ def truncates(answer: Callable[..., Any], like: Built) -> Mistake | None:
 
 
 def takes_uneven_heads(answer: Callable[..., Any], like: Built) -> str | None:
-    """Say what becomes of a width that heads do not divide, if a class takes it and loses no numbers."""
+    """Say what becomes of a width that heads do not divide, if a class takes it."""
     made = run(lambda: make(answer, 10, 3), {})
     if made.error is not None:
         return None

@@ -186,7 +186,7 @@ def _mark_class(answer: Callable[..., Any], given: _Given) -> Result:
     result = _mark(built, given.own, fresh=True, strict=follows_the_exercise(answer))
     if result.passed:
         result = _class_behaviour(answer, built, made) or result
-    if follows_the_exercise(answer):
+    if follows_the_exercise(answer) and known.NOT_DIVISIBLE not in result.mistakes:
         uneven = layer_behaviour.takes_uneven_heads(answer, built)
         result = result if uneven is None else told(result, uneven)
     return _strictly(answer, built, result) if given.call is None else result
@@ -341,7 +341,7 @@ def _mark(
         narrowed = strict and given[half].error is None and first(given[half].value).dtype == torch.float32
         del probes[half], given[half]
     numbers = next((i for i, probe in enumerate(probes) if probe.shows == NUMBERS), None)
-    if numbers is not None and not strict and layer_behaviour.refuses_dtype(given[numbers]):
+    if numbers is not None and layer_behaviour.refuses_dtype(given[numbers]):
         remarks.append("It wants a mask of bool: one of 0 and 1 is refused.")
         del probes[numbers], given[numbers]
     compared = [(reading, reading.compare(probes, given)) for reading in readings]
@@ -367,7 +367,7 @@ def _mark(
         if result.passed and strict:
             misread = layer_behaviour.misread_mask(built, reading.right)
             result = named(misread) if misread else result
-    result = of_more_parameters(built, reading.w, of_shared(reading.w, result))
+    result = of_more_parameters(built, reading.w, of_shared(reading.w, result), probes[1])
     if own is not None:
         result = with_own(built, reading, result, own, probes, given)
     return remarked(built, reading, result, remarks, w is None, strict)

@@ -3,12 +3,14 @@
 import inspect
 import re
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.errors import cause
+from mha.check.evidence import difference
 from mha.check.exercise import Probe
 from mha.check.layers.behaviour import first
 from mha.check.layers.calls import PLAIN, Built, as_torch_has_it, signature_of
@@ -76,20 +78,34 @@ def remarked(
     return result
 
 
-def of_more_parameters(built: Built, w: Projections, result: Result) -> Result:
-    """Tell the parameters of a wrong layer that are no part of its four projections."""
-    held = [x for name in "qkvo" for kind in "Wb" if (x := getattr(w, f"{kind}_{name}")) is not None]
-    known_numbers = torch.cat([x.flatten().double() for x in held])
-    more = {
-        name: x
-        for name, x in built.parameters.items()
-        if x.numel() and not torch.isin(x.detach().flatten()[:1].double(), known_numbers)
-    }
-    if result.passed or result.mistakes or not more:
+def of_more_parameters(built: Built, w: Projections, result: Result, probe: Probe) -> Result:
+    """Tell the parameters that a wrong layer uses, and that are no part of its four projections."""
+    if result.passed or result.mistakes:
         return result
-    names = ", ".join(f"{name} {tuple(x.shape)}" for name, x in more.items())
-    found = named(known.MORE_PARAMETERS, f"They are {names}.")
+    held = [x for name in "qkvo" for kind in "Wb" if (x := getattr(w, f"{kind}_{name}")) is not None]
+    numbers = torch.cat([x.flatten().double() for x in held])
+    more = [name for name, x in _used(built, probe) if not torch.isin(x.detach().double(), numbers).all()]
+    if not more:
+        return result
+    told_which = ", ".join(f"{name} {tuple(built.parameters[name].shape)}" for name in more)
+    shown = difference(result.given, result.wanted)
+    found = named(known.MORE_PARAMETERS, f"They are {told_which}.{f' {shown}.' if shown else ''}")
     return replace(found, given=result.given, wanted=result.wanted)
+
+
+def _used(built: Built, probe: Probe) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters on which the output of a layer depends, but for those of weight_norm."""
+    ready = {
+        name: x for name, x in built.parameters.items() if not x.is_meta and "parametrizations" not in name
+    }
+
+    def gradients() -> Any:
+        with torch.enable_grad():
+            output = first(built(*probe.arguments.values()))
+            return torch.autograd.grad((output**2).sum(), [*ready.values()], allow_unused=True)
+
+    found = run(gradients, {}).value if ready else None
+    return [(name, ready[name]) for name, x in zip(ready, found or (), strict=False) if x is not None]
 
 
 def of_shared(w: Projections, result: Result) -> Result:
