@@ -248,3 +248,11 @@ def test_what_is_nearly_called_like_an_exercise_is_spoken_of(tmp_path):
     ).stdout
     assert "splitHeads is not marked: an exercise is called split_heads\n" in said
     assert "merge_heads: passed." in said and said.count("not marked") == 1
+
+
+@pytest.mark.parametrize(
+    "name, meant", [("MultiHeadAttention", "multi_head_attention"), ("spilt_heads", "split_heads")]
+)
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(name, meant):
+    with pytest.raises(ValueError, match=f"do you mean '{meant}'"):
+        check.hint(name)

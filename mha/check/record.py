@@ -1,5 +1,6 @@
 """What has been tried so far: hints in steps, solutions, and how far you are."""
 
+import difflib
 import inspect
 import re
 import sys
@@ -106,9 +107,10 @@ def steps(result: Result) -> list[str]:
     """Return the hints on what is wrong, one after the other: where, what, how."""
     where = f"where: look at the stage '{result.stage}'"
     if not result.mistakes:
+        where += ", or at what comes after it"
         return [where, f"what: {result.message}", f"how: compare with check.solution({result.exercise!r})"]
-    what = "; and: ".join(f"{entry.title}. {entry.effect}" for entry in result.mistakes)
-    how = "; and: ".join(entry.hint for entry in result.mistakes)
+    what = " And: ".join(f"{entry.title}. {entry.effect}" for entry in result.mistakes)
+    how = " And: ".join(entry.hint for entry in result.mistakes)
     return [where, f"what: {what}", f"how: {how}"]
 
 
@@ -118,4 +120,7 @@ def _answer(name: str) -> str:
 
 def _check_name(name: str) -> None:
     if name not in _NAMES:
-        raise ValueError(f"name={name!r} is no exercise; there are {', '.join(_NAMES)}")
+        plain = {known.replace("_", ""): known for known in _NAMES}
+        close = difflib.get_close_matches(str(name).lower().replace("_", ""), plain, n=1)
+        meant = f"do you mean {plain[close[0]]!r}?" if close else f"there are {', '.join(_NAMES)}"
+        raise ValueError(f"name={name!r} is no exercise; {meant}")
