@@ -26,7 +26,7 @@ from mha.check.result import Result, named
 from mha.check.unlisted import MANY, Unlisted
 
 CANCEL = 1_000  # as many surprises it is that two mistakes cancel out where an answer is right
-PATIENCE = 8_000  # as many pairs of mistakes are tried though each alone does not bear them out
+PATIENCE = 5_000  # as many pairs of mistakes are tried though each alone does not bear them out
 
 
 def mark(exercise: Exercise, answer: Callable[..., Any]) -> Result:
