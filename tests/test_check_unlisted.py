@@ -490,3 +490,12 @@ def test_a_layer_that_wants_bools_passes_with_a_remark_as_a_class_too():
 
     result = mark_layer(Bools)
     assert result.passed and "It wants a mask of bool" in result.message
+
+
+def test_a_layer_without_a_mask_passes_and_says_that_none_was_tried():
+    class Unmasked(mha.MultiHeadAttention):
+        def forward(self, query, key, value):
+            return super().forward(query, key, value)
+
+    result = mark_layer(Unmasked(24, 3))
+    assert result.passed and "It takes no mask, so none was tried." in result.message

@@ -399,8 +399,10 @@ def _in_masked_half(built: Built, result: Result, probes: list[Probe], strict: b
 
 def _masks_not_taken(built: Built, reading: Reading) -> list[str]:
     """Say which masks of other shapes than (B, 1, Lq, Lk) a right layer does not read as they broadcast."""
-    if built.form.mask is None or reading.causal:
+    if reading.causal:
         return []
+    if built.form.mask is None:
+        return ["It takes no mask, so none was tried."]
     shapes = []
     for shape, arguments in other_masks(built.d_model, built.num_heads).items():
         probe = Probe(shape, "mask", arguments)
