@@ -7,7 +7,6 @@ does not, 2 if the file cannot be used.
 
 import argparse
 import contextlib
-import difflib
 import importlib.util
 import io
 import subprocess
@@ -20,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mha import check
-from mha.check.record import steps
+from mha.check.record import nearest, steps
 
 SECONDS = 60
 CLASSES = {"KVCache": "kv_cache", "MultiHeadAttention": "multi_head_attention"}  # by what a class is called
@@ -67,14 +66,12 @@ def _answers(module: ModuleType) -> dict[str, Any]:
 
 def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield what a file itself defines under nearly the name of an exercise, and that name."""
-    plain = {name.lower().replace("_", ""): name for name in (*check.EXERCISES, *CLASSES)}
+    names = (*check.EXERCISES, *CLASSES)
     for name, value in vars(module).items():
         own = getattr(value, "__module__", None) == module.__name__ and callable(value)
-        if not own or name in plain.values():
-            continue
-        close = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.9)
-        if close and plain[close[0]] not in vars(module):
-            yield name, plain[close[0]]
+        meant = nearest(name, names, cutoff=0.9) if own and name not in names else None
+        if meant is not None and meant not in vars(module):
+            yield name, meant
 
 
 def _is_ours(answer: object) -> bool:

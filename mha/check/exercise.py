@@ -80,7 +80,7 @@ class Exercise:
         probes = self.probes()
         if not all(isinstance(x, Tensor | int | None) for probe in probes for x in probe.arguments.values()):
             return None
-        narrow = [replace(probe, arguments=_narrow(probe.arguments)) for probe in probes]
+        narrow = [replace(probe, arguments=changed(probe.arguments, _narrow)) for probe in probes]
         return replace(self, probes=lambda: narrow, outcomes={})
 
     def with_mistakes(self, *mistakes: Mistake) -> Callable[..., Any]:
@@ -91,11 +91,14 @@ class Exercise:
         return lambda *arguments: self.pipeline(stages, *arguments)
 
 
-def _narrow(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Turn float64 into float32; what was one tensor under two names stays one."""
-    wide = {id(x): x for x in arguments.values() if isinstance(x, Tensor) and x.dtype == torch.float64}
-    narrow = {key: x.float() for key, x in wide.items()}
-    return {name: narrow.get(id(x), x) for name, x in arguments.items()}
+def changed(arguments: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Change each argument; what was one tensor under two names stays one."""
+    new = {id(x): change(x) for x in arguments.values()}
+    return {name: new[id(x)] for name, x in arguments.items()}
+
+
+def _narrow(x: Any) -> Any:
+    return x.float() if isinstance(x, Tensor) and x.dtype == torch.float64 else x
 
 
 def single(

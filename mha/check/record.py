@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mha.attention import MultiHeadAttention
@@ -118,9 +118,19 @@ def _answer(name: str) -> str:
     return "MultiHeadAttention" if name == _LAYER else name
 
 
+def nearest(name: str, names: Iterable[str], cutoff: float) -> str | None:
+    """Return the one of `names` that is most like `name`, but for case and underscores, if one is.
+
+    Args:
+        cutoff: how like it has to be, from 0 to 1, as `difflib` has it.
+    """
+    plain = {known.lower().replace("_", ""): known for known in names}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=cutoff)
+    return plain[close[0]] if close else None
+
+
 def _check_name(name: str) -> None:
     if name not in _NAMES:
-        plain = {known.replace("_", ""): known for known in _NAMES}
-        close = difflib.get_close_matches(str(name).lower().replace("_", ""), plain, n=1)
-        meant = f"do you mean {plain[close[0]]!r}?" if close else f"there are {', '.join(_NAMES)}"
+        close = nearest(str(name), _NAMES, cutoff=0.6)
+        meant = f"do you mean {close!r}?" if close else f"there are {', '.join(_NAMES)}"
         raise ValueError(f"name={name!r} is no exercise; {meant}")

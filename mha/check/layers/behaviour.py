@@ -16,7 +16,7 @@ from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import Comparison
 from mha.check.errors import kind_of
 from mha.check.evidence import dtype_name
-from mha.check.exercise import Exercise, Probe
+from mha.check.exercise import Exercise, Probe, changed
 from mha.check.layers.calls import PLAIN, Built, Call, Form, signature_of
 from mha.check.layers.making import asked_of, has_dropout, make, means
 from mha.check.mistakes import layer as known
@@ -324,8 +324,9 @@ def in_masked_half(built: Built, probe: Probe) -> tuple[Mistake, str] | None:
         probe: one with a mask.
     """
     for dtype in (torch.float16, torch.bfloat16):
-        cast = {id(x): x.to(dtype) if x.is_floating_point() else x for x in probe.arguments.values()}
-        outcome = run(built, {name: cast[id(x)] for name, x in probe.arguments.items()})
+        outcome = run(
+            built, changed(probe.arguments, lambda x, to=dtype: x.to(to) if x.is_floating_point() else x)
+        )
         where = f"With a mask, in {str(dtype).removeprefix('torch.')}, "
         if outcome.error is not None:
             overflows = kind_of(outcome.error) == "error-number-too-large"

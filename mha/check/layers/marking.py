@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mha._validate import check_torch_layer
 from mha.check.catalogue import CATALOGUE, Mistake
 from mha.check.diagnose import is_blank
-from mha.check.exercise import Probe
+from mha.check.exercise import Probe, changed
 from mha.check.layers import behaviour as layer_behaviour
 from mha.check.layers.behaviour import first
 from mha.check.layers.calls import (
@@ -425,8 +425,7 @@ def _probes(built: Built) -> list[Probe]:
 
 
 def _cast(built: Built, probe: Probe) -> dict[str, Tensor]:
-    cast = {id(x): built.cast(x) for x in probe.arguments.values()}  # what was one tensor stays one
-    return {name: cast[id(x)] for name, x in probe.arguments.items()}
+    return changed(probe.arguments, built.cast)
 
 
 def _behaviour(
